@@ -25,6 +25,8 @@
 --   text        as the model wrote it, with the marks of reasoning and calls
 --   content, reasoning     without them; nil when there is none
 --   calls       { { id, name, arguments } }, complete ones only
+--   runs        these three in the order in which the model wrote them: { type = "text" or
+--               "reasoning", parts = its pieces } and { type = "call", call = one of calls }
 --   other       { { kind, text } }: text that is none of these, so that nothing is lost
 --   finish      "stop", "length", "tool_calls", "cancel" or "error" (then `error` says why)
 --   stop        the stop text that ended it; full: the context ended it, not max_tokens
@@ -64,7 +66,7 @@ function output.new(options)
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
     tok = options.tok, live = options.live, kept = options.kept or {}, one_call = options.one_call,
     call_id = options.call_id, parse = options.parse, pieces = {}, parsed = 0, text = "", ids = {},
-    parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
+    runs = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
     columns = options.columns, hold = options.hold, forget = options.forget, written = {}, ats = {},
     most = options.most, stops = options.stops, finder = options.finder,
     least = options.least or 0, held = 0, exact = options.exact,
@@ -89,6 +91,41 @@ local function read_events(self, events)
     if change then change(self, event) end
   end
   return events
+end
+
+-- ---- runs ---------------------------------------------------------------------------------------
+
+--- Adds text of a kind: to the last run, if it is of this kind.
+local function put(runs, kind, text)
+  local last = runs[#runs]
+  if not last or last.type ~= kind then
+    last = { type = kind, parts = {} }
+    runs[#runs + 1] = last
+  end
+  last.parts[#last.parts + 1] = text
+end
+
+--- All text of a kind; nil when there is none.
+local function text_of(runs, kind)
+  local texts = {}
+  for _, run in ipairs(runs) do
+    if run.type == kind then texts[#texts + 1] = table.concat(run.parts) end
+  end
+  local text = table.concat(texts)
+  return text ~= "" and text or nil
+end
+
+--- The runs with these calls in the place of those that were being made: { [made] = call }.
+local function with_calls(runs, calls)
+  local out = {}
+  for _, run in ipairs(runs) do
+    if run.type ~= "call" then
+      put(out, run.type, table.concat(run.parts))
+    elseif calls[run.call] then
+      out[#out + 1] = { type = "call", call = calls[run.call] }
+    end
+  end
+  return out
 end
 
 -- ---- collecting ---------------------------------------------------------------------------------
@@ -137,7 +174,7 @@ end
 
 local function say(self, d, sent)
   if d.text == "" then return end
-  self.parts[#self.parts + 1] = d.text
+  put(self.runs, "text", d.text)
   sent[#sent + 1] = d
 end
 
@@ -153,6 +190,7 @@ local function send_head(self, call, index, sent)
   if call.sent then return end
   let_out(self, sent)
   call.sent = true
+  self.runs[#self.runs + 1] = { type = "call", call = call }
   sent[#sent + 1] = { type = "call", index = index, id = call.id, name = call.name, arguments = "" }
 end
 
@@ -165,7 +203,7 @@ end
 
 function take.reasoning(self, d, sent)
   let_out(self, sent)
-  self.thoughts[#self.thoughts + 1] = d.text
+  put(self.runs, "reasoning", d.text)
   sent[#sent + 1] = d
 end
 
@@ -192,12 +230,15 @@ end
 
 function take.relabel(self, _, sent)
   let_out(self, sent)
-  local text = table.concat(self.parts)
-  if text == "" then return end
+  local text, thoughts = text_of(self.runs, "text"), text_of(self.runs, "reasoning")
+  if not text then return end
   if self.live then return note_other(self, "relabel", text) end
-  self.parts = {}
-  if #self.thoughts > 0 then self.thoughts[#self.thoughts + 1] = "\n" end
-  self.thoughts[#self.thoughts + 1] = text
+  local runs = {}
+  put(runs, "reasoning", (thoughts and thoughts .. "\n" or "") .. text)
+  for _, run in ipairs(self.runs) do
+    if run.type == "call" then runs[#runs + 1] = run end
+  end
+  self.runs = runs
 end
 
 function take.other(self, d) note_other(self, tostring(d.kind), d.text) end
@@ -346,19 +387,16 @@ end
 
 -- ---- the end ------------------------------------------------------------------------------------
 
-local function joined(parts)
-  local text = table.concat(parts)
-  return text ~= "" and text or nil
-end
-
-local function whole_calls(self)
-  local calls = {}
+--- Keeps the calls that are complete.
+local function keep_calls(self)
+  local calls, kept = {}, {}
   for _, call in ipairs(self.calls) do
     if call.whole and not call.dropped then
-      calls[#calls + 1] = { id = call.id, name = call.name, arguments = table.concat(call.parts) }
+      kept[call] = { id = call.id, name = call.name, arguments = table.concat(call.parts) }
+      calls[#calls + 1] = kept[call]
     end
   end
-  return calls
+  self.calls, self.runs = calls, with_calls(self.runs, kept)
 end
 
 --- The deltas at the end of the text, after those that are already known.
@@ -386,8 +424,8 @@ function Output:close(seq)
     self.stop = self.stops and self.stops[seq.stop]
     cut_logprobs(self)
   end
-  self.content, self.reasoning = joined(self.parts), joined(self.thoughts)
-  self.calls = whole_calls(self)
+  keep_calls(self)
+  self.content, self.reasoning = text_of(self.runs, "text"), text_of(self.runs, "reasoning")
   self.finish, self.error = finish_of(self, seq), seq.error
   self.full = self.finish == "length" and (not self.most or #self.ids < self.most)
   self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids,
@@ -399,39 +437,62 @@ end
 
 -- ---- whole answers as deltas, and back ----------------------------------------------------------
 
+--- The runs of an output. Where a hook made or changed what it says there is no other order than
+--- this.
+local function runs_of(out)
+  local runs, calls = out.runs or {}, out.calls or {}
+  local same, n = text_of(runs, "text") == out.content
+    and text_of(runs, "reasoning") == out.reasoning, 0
+  for _, run in ipairs(runs) do
+    if run.type == "call" then
+      n = n + 1
+      same = same and calls[n] == run.call
+    end
+  end
+  if same and n == #calls then return runs end
+  runs = {}
+  if out.reasoning then put(runs, "reasoning", out.reasoning) end
+  if out.content then put(runs, "text", out.content) end
+  for _, call in ipairs(calls) do runs[#runs + 1] = { type = "call", call = call } end
+  return runs
+end
+
 --- All of a complete answer as deltas, without the finish.
 function output.deltas(out)
-  local list = {}
-  if out.reasoning then list[#list + 1] = { type = "reasoning", text = out.reasoning } end
-  if out.content then list[#list + 1] = { type = "text", text = out.content } end
-  for i, call in ipairs(out.calls or {}) do
-    list[#list + 1] = { type = "call", index = i, id = call.id, name = call.name,
-      arguments = call.arguments }
+  local list, n = {}, 0
+  for i, run in ipairs(runs_of(out)) do
+    local call = run.call
+    if call then
+      n = n + 1
+      list[i] = { type = "call", index = n, id = call.id, name = call.name,
+        arguments = call.arguments }
+    else
+      list[i] = { type = run.type, text = table.concat(run.parts) }
+    end
   end
   return list
 end
 
---- Makes content, reasoning and calls of a complete answer what these deltas say.
+--- Makes content, reasoning, calls and runs of a complete answer what these deltas say.
 function output.assemble(out, deltas)
-  local parts, thoughts, calls, order = {}, {}, {}, {}
+  local runs, known, calls = {}, {}, {}
   for _, d in ipairs(deltas) do
-    if d.type == "text" then
-      parts[#parts + 1] = d.text
-    elseif d.type == "reasoning" then
-      thoughts[#thoughts + 1] = d.text
-    elseif d.type == "finish" then
+    if d.type == "finish" then
       out.finish = d.finish
+    elseif d.type ~= "call" then
+      put(runs, d.type, d.text)
     else
-      local call = calls[d.index]
+      local call = known[d.index]
       if not call then
         call = { id = d.id, name = d.name, arguments = "" }
-        calls[d.index], order[#order + 1] = call, call
+        known[d.index], calls[#calls + 1] = call, call
+        runs[#runs + 1] = { type = "call", call = call }
       end
       call.arguments = call.arguments .. (d.arguments or "")
     end
   end
-  out.content, out.reasoning, out.calls = joined(parts), joined(thoughts), order
-  out.text = out.content or ""
+  out.content, out.reasoning = text_of(runs, "text"), text_of(runs, "reasoning")
+  out.calls, out.runs, out.text = calls, runs, out.content or ""
 end
 
 -- ---- outputs of hooks ---------------------------------------------------------------------------

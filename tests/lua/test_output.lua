@@ -150,7 +150,8 @@ test("`parse` gets deltas, and those it returns are taken only when they can be"
     answer = deltas
     local out = new({ { content "own" }, call }, { parse = parse })
     out:token { text = "1" }
-    return table.concat(out.parts), out
+    local run = out.runs[#out.runs]
+    return run and run.type == "text" and table.concat(run.parts) or "", out
   end
   t.eq((feed { said "other" }), "other")
   t.eq(given, { said "own" })
@@ -161,9 +162,9 @@ test("`parse` gets deltas, and those it returns are taken only when they can be"
       { type = "finish", finish = "stop" } } } do
     t.eq((feed(bad)), "own")
   end
-  local _, made = feed { first(1, "i", "f"), piece(1, "{"), { type = "call", index = 1,
+  local after, made = feed { first(1, "i", "f"), piece(1, "{"), { type = "call", index = 1,
     done = true }, { type = "text", text = "x", name = "any" } }
-  t.eq({ made.calls[1].name, made.calls[1].whole, made.parts }, { "f", true, { "x" } })
+  t.eq({ made.calls[1].name, made.calls[1].whole, after }, { "f", true, "x" })
   t.eq((feed { first(1, "i", "f"), piece(2, "{") }), "own") -- there is no second
   t.eq((feed { first(1, "i", "f"), first(2, "j", "g"), piece(2, "{"), { type = "drop",
     index = 1 } }), "")
@@ -251,6 +252,68 @@ test("an output that a script made", function(t)
   t.raises(function() outputs.adopt { content = 5 } end, "an output whose `content` is a number")
   t.raises(function() outputs.adopt { calls = { {} } } end,
     "an output whose calls[1] is not a call")
+end)
+
+--- The parts of a stream as whole answers have them: texts and calls in one piece.
+local function merged(deltas)
+  local list, last = {}, nil
+  for _, d in ipairs(deltas) do
+    local key = d.type == "call" and "arguments" or "text"
+    if last and last.type == d.type and last.index == d.index then
+      last[key] = last[key] .. d[key]
+    else
+      last = {}
+      for k, value in pairs(d) do last[k] = value end
+      list[#list + 1] = last
+    end
+  end
+  return list
+end
+
+test("a whole answer is in the order of its stream", function(t)
+  local function call(index)
+    return { { type = "call", index = index, name = "f" },
+      { type = "arguments", index = index, text = "{" },
+      { type = "arguments", index = index, text = "}" }, { type = "end", index = index } }
+  end
+  local sent, whole = {}, nil
+  for _, live in ipairs { true, false } do
+    local lists = { { { type = "reasoning", text = "hm" } }, { content "A" }, { content "a" },
+      call(1), { content "B" }, call(2), { { type = "reasoning", text = "so" } }, { content "C" } }
+    local out = new(lists, { live = live })
+    for i = 1, #lists do
+      local list = out:token { id = i, text = tostring(i) }
+      if live then table.move(list, 1, #list, #sent + 1, sent) end
+    end
+    out:close { finish = "stop" }
+    t.eq(outputs.deltas(out), merged(sent))
+    whole = out
+  end
+  t.eq({ #merged(sent), whole.content, whole.reasoning, #whole.calls }, { 7, "AaBC", "hmso", 2 })
+  -- A hook that changes what it says leaves no order but one.
+  whole.content = "D"
+  local kinds = {}
+  for i, d in ipairs(outputs.deltas(whole)) do kinds[i] = d.type end
+  t.eq(kinds, { "reasoning", "text", "call", "call" })
+end)
+
+test("a call that is no call leaves no gap, and what was thinking comes first", function(t)
+  local lists = { { content "A" }, { { type = "call", index = 1, name = "f" },
+    { type = "arguments", index = 1, text = "{" } }, { { type = "drop", index = 1 }, content "B" } }
+  local out = new(lists, { live = false })
+  for i = 1, #lists do out:token { id = i, text = tostring(i) } end
+  out:close { finish = "stop" }
+  t.eq(outputs.deltas(out), { said "AB" })
+  lists = { { content "A" }, { { type = "call", index = 1, name = "f" },
+    { type = "end", index = 1 } }, { { type = "relabel" }, content "B" } }
+  out = new(lists, { live = false })
+  for i = 1, #lists do out:token { id = i, text = tostring(i) } end
+  out:close { finish = "stop" }
+  t.eq(outputs.deltas(out), { { type = "reasoning", text = "A" }, { type = "call", index = 1,
+    id = "call_1", name = "f", arguments = "" }, said "B" })
+  outputs.assemble(out, { said "x", first(1, "i", "g"), piece(1, "{}"), said "y" })
+  t.eq(outputs.deltas(out), { said "x", { type = "call", index = 1, id = "i", name = "g",
+    arguments = "{}" }, said "y" })
 end)
 
 test("bytes as text, and their characters", function(t)

@@ -7,6 +7,7 @@ local calls = require "chat.calls"
 local dialect = require "api.dialect"
 local encode = require "api.encode"
 local errors = require "api.anthropic.errors"
+local outputs = require "pipeline.output"
 local perigee = require "perigee"
 local sealed = require "api.sealed"
 local json = perigee.json
@@ -54,14 +55,17 @@ local function call_block(call, input)
     { "input", input } }
 end
 
+--- The blocks of a whole answer: those that a stream of it would have.
 local function blocks_of(out, omits)
   local list = {}
-  if out.reasoning then
-    list[1] = thinking_block(omits and "" or out.reasoning, sealed.close(out.reasoning))
-  end
-  if out.content then list[#list + 1] = text_block(out.content) end
-  for _, call in ipairs(out.calls) do
-    list[#list + 1] = call_block(call, calls.arguments_object(call.arguments))
+  for i, d in ipairs(outputs.deltas(out)) do
+    if d.type == "reasoning" then
+      list[i] = thinking_block(omits and "" or d.text, sealed.close(d.text))
+    elseif d.type == "text" then
+      list[i] = text_block(d.text)
+    else
+      list[i] = call_block(d, calls.arguments_object(d.arguments))
+    end
   end
   return list
 end
