@@ -15,6 +15,7 @@ local FUNCTION = { type = "function", name = "f" }
 local WRONG = {
   { { input = 5 }, "input" }, { { input = json.object {} }, "input" }, { {}, "input" },
   { { input = json.array() }, "input" }, { { input = { 5 } }, "input[0]" },
+  { { instructions = "Be kind." }, "input" }, { { instructions = "" }, "input" },
   { { temperature = "x" }, "temperature" }, { { top_p = 7 }, "top_p" },
   { { max_output_tokens = 0 }, "max_output_tokens" }, { { stream = 1 }, "stream" },
   { { store = "yes" }, "store" }, { { include = 5 }, "include" }, { { include = { 5 } },
@@ -61,6 +62,7 @@ test("what is wrong is refused, and the field is named", function(t)
     end
     local status, answer = app:ask(PATH, { input = "x", model = "nobody" })
     t.eq({ status, answer.error.code }, { 404, "model_not_found" })
+    t.eq((app:ask(PATH, { input = "x", instructions = "", max_output_tokens = 1 })), 200)
     t.eq((app:ask(PATH, { input = "x", tools = { { type = "web_search" }, { type = "mcp" } },
       text = { verbosity = "low" }, stream_options = json.object(), truncation = "auto",
       client_metadata = { a = 1 }, max_output_tokens = 1 })), 200)

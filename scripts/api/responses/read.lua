@@ -119,10 +119,11 @@ local function messages_of(o, before, input, reader)
   if o.instructions and o.instructions ~= "" then
     reader.messages[1] = json.object { { "role", "system" }, { "content", o.instructions } }
   end
+  local none = #reader.messages
   reader:add(before, "previous_response_id")
   reader:add(input, "input[%d]")
   local messages = reader:finish()
-  if #messages == (o.instructions and 1 or 0) then refuse("input", "is missing or says nothing") end
+  if #messages == none then refuse("input", "is missing or says nothing") end
   return messages
 end
 
