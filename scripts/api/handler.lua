@@ -11,15 +11,15 @@ local read_body = require "api.body"
 
 return function(app, api)
   return function(request, response)
-    local ok, req = pcall(function()
-      return api.read(read_body(request, app.config.limits), request, app)
+    local ok, req, face = pcall(function()
+      local read = api.read(read_body(request, app.config.limits), request, app)
+      return read, api.face(read, response, app)
     end)
     if not ok then
       local err = errors.from(req)
       if err.status >= 500 then app.log:note("error", "reading a request: " .. tostring(req)) end
       return app:refuse(response, err)
     end
-    local face = api.face(req, response, app)
     if not face.stays then request:on_abort(function() pipeline.gone(app, req.id) end) end
     local done, err = pipeline.serve(app, req, face, { log = request.log, client = request })
     if done or request.aborted and not face.stays then return end

@@ -1,8 +1,10 @@
--- What is kept of the Responses API's answers, over a real socket: background responses that are
--- deleted.
+-- What the Responses API keeps, over a real socket: what was sent, as it was sent, and what came of
+-- it, also of responses that are still made.
 local apiapp = require "apiapp"
 local async = require "lib.async"
+local handler = require "api.handler"
 local harness = require "harness"
+local http = require "http"
 local uv = require "luv"
 local test = harness.test
 
@@ -45,4 +47,31 @@ test("a background response that is deleted while it runs ends, and stays delete
     t.eq((app:ask(PATH .. "/" .. id, nil, { method = "GET", headers = mine })), 404)
     t.eq(app.responses.disk:read("mine", id), nil, "its file")
   end, { responses = on_disk() })
+end)
+
+test("numbers of any size are kept as they were sent", function(t)
+  apiapp.run(t, function(app)
+    local long = "123456789012345678901234567890"
+    local body = '{"max_output_tokens":1,"input":[{"role":"user","content":"Hi","n":[1.5,' .. long
+      .. ',null,{"m":-' .. long .. "}]}]}"
+    local status, made = app:ask(PATH, body)
+    t.eq(status, 200)
+    local path = PATH .. "/" .. made.id .. "/input_items"
+    local _, page = app:ask(path, nil, { method = "GET" })
+    t.eq(page.data[1].content[1].text, "Hi")
+    local answer = assert(http.request { host = "127.0.0.1", port = app.port, target = path })
+    t.ok(answer.body:find("1.5, ?" .. long .. ", ?null") and answer.body:find('": ?%-' .. long),
+      answer.body)
+  end)
+end)
+
+test("a bug where an answer begins is an error in the words of the API", function(t)
+  apiapp.run(t, function(app)
+    local handle = handler(app, { read = function() return { id = "x" } end,
+      face = function() error "no face" end })
+    app:route("POST", "/faceless", function(request, response) return handle(request, response) end)
+    local status, answer = app:ask("/faceless", {})
+    t.eq({ status, answer.error.type }, { 500, "server_error" })
+    t.eq(#app.notes, 1, "in the log")
+  end, { noisy = true })
 end)

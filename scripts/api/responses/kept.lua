@@ -7,8 +7,9 @@ local json = perigee.json
 
 --- A copy without perigee.Bytes (api/body.lua), which have no JSON.
 local function plain(value)
-  if type(value) == "userdata" and value ~= json.null then return value:text() end
-  if type(value) ~= "table" or json.digits(value) then return value end
+  if value == json.null or json.digits(value) then return value end
+  if type(value) == "userdata" then return value:text() end
+  if type(value) ~= "table" then return value end
   local out = json.is_array(value) and json.array() or json.object()
   for key, item in pairs(value) do out[key] = plain(item) end
   return out
