@@ -103,8 +103,12 @@ function check.source(part)
   end
 end
 
---- A string, or perigee.Bytes: long data URIs are those (api/schema.lua).
-local function is_url(v) return type(v) == "string" or type(v) == "userdata" and v ~= json.null end
+--- Is it a long string, which comes as perigee.Bytes (api/body.lua)?
+function check.is_long(v)
+  return type(v) == "userdata" and v ~= json.null and not json.digits(v)
+end
+
+local function is_url(v) return type(v) == "string" or check.is_long(v) end
 
 local function check_media(part, at, kind)
   if not SOURCES[kind] then

@@ -19,7 +19,7 @@ local read = require "api.anthropic.read"
 local json = perigee.json
 
 local function count_tokens(app, body, request)
-  local req = read(body, request)
+  local req = read(body, request, app)
   local ids = count.chat(app, count.model(app, req.model), req, request)
   return { encode(json.object { { "input_tokens", #ids } }) }
 end

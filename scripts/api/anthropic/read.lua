@@ -82,34 +82,48 @@ local function unknown(at, kind)
   refuse(at .. ".type", "must be a known type of block here, got '%s'", kind:sub(1, 64))
 end
 
+-- A reader: places (of pictures, see api/request.lua), room (bytes of long documents that may still
+-- come: api/body.lua does not count them as text).
 local parts = {}
 
 function parts.text(block, at)
   return content.text(value("string", at .. ".text", block.text))
 end
 
-function parts.image(block, at, places)
+function parts.image(block, at, reader)
   local source = value("object", at .. ".source", block.source)
   local part = json.object { { "type", "image" } }
-  places[part] = at .. ".source"
+  reader.places[part] = at .. ".source"
   local kind = one_of(at .. ".source.type", source.type, { "base64", "url", "file" })
   if kind == "file" then refuse(at .. ".source", "names a file, but files are not kept here") end
   local key = kind == "url" and "url" or "data"
   local data = source[key]
-  if type(data) ~= "userdata" or data == json.null then -- a long one is perigee.Bytes
+  if not check.is_long(data) then
     value("string", ("%s.source.%s"):format(at, key), data, { from = 1 })
   end
   part[kind == "url" and "image" or "base64"] = data
   return part
 end
 
+--- The text of a long string.
+local function long_text(data, at, reader)
+  reader.room = reader.room - #data
+  if reader.room < 0 then
+    error(errors.new { status = 413, code = "too_much_text", field = at,
+      message = at .. ": the documents have more text than is read in a request" }, 0)
+  end
+  return data:text()
+end
+
 --- Only text: other documents are files of a kind that no model here reads.
-function parts.document(block, at)
+function parts.document(block, at, reader)
   local source = value("object", at .. ".source", block.source)
   if source.type ~= "text" then
     refuse(at .. ".source.type", "must be 'text': other documents cannot be read here")
   end
-  return content.text(value("string", at .. ".source.data", source.data))
+  local data, place = source.data, at .. ".source.data"
+  if check.is_long(data) then data = long_text(data, place, reader) end
+  return content.text(value("string", place, data))
 end
 
 function parts.tool_reference(block, at)
@@ -118,10 +132,10 @@ function parts.tool_reference(block, at)
 end
 
 --- Adds the part of a block to a list.
-local function add_part(list, block, at, kind, places)
+local function add_part(list, block, at, kind, reader)
   if is_foreign(kind) then return end
   if not parts[kind] then unknown(at, kind) end
-  list[#list + 1] = parts[kind](block, at, places)
+  list[#list + 1] = parts[kind](block, at, reader)
 end
 
 -- ---- messages -----------------------------------------------------------------------------------
@@ -136,24 +150,24 @@ function roles.system(out, said, at)
   end
 end
 
-local function result(block, at, places)
+local function result(block, at, reader)
   local list = json.array {}
   for inner, place, kind in each_block(given(block.content) and block.content or "",
     at .. ".content") do
-    add_part(list, inner, place, kind, places)
+    add_part(list, inner, place, kind, reader)
   end
   return json.object { { "role", "tool" },
     { "tool_call_id", value("string", at .. ".tool_use_id", block.tool_use_id) },
     { "content", list } }
 end
 
-function roles.user(out, said, at, places)
+function roles.user(out, said, at, reader)
   local list, before = json.array {}, #out
   for block, place, kind in each_block(said, at) do
     if kind == "tool_result" then
-      out[#out + 1] = result(block, place, places)
+      out[#out + 1] = result(block, place, reader)
     else
-      add_part(list, block, place, kind, places)
+      add_part(list, block, place, kind, reader)
     end
   end
   if #list > 0 or #out == before then
@@ -201,15 +215,15 @@ function roles.assistant(out, said, at)
   end
 end
 
---- All messages in chat's form. places: see api/request.lua.
-local function messages_of(o, places)
+--- All messages in chat's form.
+local function messages_of(o, reader)
   local out = json.array {}
   if given(o.system) then roles.system(out, o.system, "system") end
   for i, message in ipairs(o.messages or {}) do
     local at = ("messages[%d]"):format(i - 1)
     value("object", at, message)
     local role = one_of(at .. ".role", message.role, { "user", "assistant", "system" })
-    roles[role](out, message.content, at .. ".content", places)
+    roles[role](out, message.content, at .. ".content", reader)
   end
   return out
 end
@@ -307,20 +321,21 @@ local function refuse_thread()
 end
 
 --- The req of a body; raises what is wrong with it.
-return function(body, from)
+return function(body, from, app)
   if given(body.thread) then refuse_thread() end
-  local o, places = schema.read(body, FIELDS), {}
+  local o = schema.read(body, FIELDS)
+  local reader = { places = {}, room = app.config.limits.text or math.huge }
   if not o.messages then refuse("messages", "is missing") end
   local tools, dropped, strict = tools_of(o.tools)
   local choice, parallel = choice_of(o.tool_choice, tools, dropped)
   local thinking, budget, omits = thinking_of(o.thinking)
-  local messages = messages_of(o, places)
+  local messages = messages_of(o, reader)
   local sampling = o.sampling or {}
   sampling.max_tokens = o.max_tokens
   return request.chat({ id = "msg_", api = "messages", call_prefix = "toolu_", body = body,
     model = o.model, stream = o.stream == true, sampling = sampling, thinking = thinking,
     thinking_budget = budget, omits_thinking = omits, effort = effort_of(o.output_config),
-    session = session_of(o.metadata), perigee = o.perigee, places = places,
+    session = session_of(o.metadata), perigee = o.perigee, places = reader.places,
     strict = strict, grammar = structured.read(o, {
       { "output_config.format", (o.output_config or {}).format },
       { "output_format", o.output_format } }), fast_forward = o.fast_forward,

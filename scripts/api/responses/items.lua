@@ -51,7 +51,7 @@ function parts.input_image(self, part, at)
     refuse(at .. ".file_id", "names a file, but this server keeps none; send image_url")
   end
   if check.is_object(url) then url = url.url end
-  if type(url) ~= "string" and (type(url) ~= "userdata" or url == json.null) then
+  if type(url) ~= "string" and not check.is_long(url) then
     refuse(path, "must be a URL, got %s", kind_of(url))
   end
   local out = json.object { { "type", "image_url" },

@@ -1,14 +1,14 @@
 -- kept: an item of a request as the store keeps it and as clients get it back: with a type and an
 -- id, its text in parts, and in the place of a reference what it refers to, which may be gone
 -- later.
+local check = require "chat.check"
 local perigee = require "perigee"
 local run = require "pipeline.run"
 local json = perigee.json
 
 --- A copy without perigee.Bytes (api/body.lua), which have no JSON.
 local function plain(value)
-  if value == json.null or json.digits(value) then return value end
-  if type(value) == "userdata" then return value:text() end
+  if check.is_long(value) then return value:text() end
   if type(value) ~= "table" then return value end
   local out = json.is_array(value) and json.array() or json.object()
   for key, item in pairs(value) do out[key] = plain(item) end

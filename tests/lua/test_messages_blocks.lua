@@ -1,0 +1,52 @@
+-- Blocks of the Messages API that carry text of their own: documents.
+local apiapp = require "apiapp"
+local perigee = require "perigee"
+local test = require("harness").test
+local json = perigee.json
+
+if ... then return end -- once is enough: under forced collection test_api does
+
+local PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+
+local function user(words) return { role = "user", content = words } end
+
+--- The tokens of a conversation.
+local function count(t, app, messages)
+  local status, answer = app:ask(COUNT, { messages = messages })
+  t.eq(status, 200, json.encode(answer):sub(1, 200))
+  return answer.input_tokens
+end
+
+local function document(words)
+  return { type = "document", source = { type = "text", media_type = "text/plain", data = words } }
+end
+
+test("a document is its text, also a long one", function(t)
+  apiapp.run(t, function(app)
+    for _, n in ipairs { 1, 10000 } do
+      local words = ('A "line"\n\u{e9}'):rep(n)
+      t.eq(count(t, app, { user { document(words) } }), count(t, app, { user(words) }))
+      local call = { role = "assistant", content = { { type = "tool_use", id = "t", name = "f",
+        input = json.object() } } }
+      local function result(said)
+        return user { { type = "tool_result", tool_use_id = "t", content = said } }
+      end
+      t.eq(count(t, app, { user "x", call, result { document(words) } }),
+        count(t, app, { user "x", call, result(words) }))
+    end
+    app.config.limits.text = 100000
+    local status, answer = app:ask(PATH, { max_tokens = 1, messages = { user { document(
+      ("x"):rep(70000)), document(("y"):rep(70000)) } } })
+    t.eq({ status, answer.error.type }, { 413, "request_too_large" })
+    t.match(answer.error.message, "messages%[0%].content%[1%].source.data")
+    for _, wrong in ipairs { "12345678901234567890", "5", "null", "{}" } do
+      local body = '{"max_tokens":1,"messages":[{"role":"user","content":[%s]}]}'
+      for _, block in ipairs { '{"type":"document","source":{"type":"text","data":%s}}',
+        '{"type":"image","source":{"type":"base64","data":%s}}' } do
+        status, answer = app:ask(PATH, body:format(block:format(wrong)))
+        t.eq(status, 400)
+        t.match(answer.error.message, "content%[0%].source.data must be a string")
+      end
+    end
+  end)
+end)
