@@ -297,7 +297,7 @@ config.keys = {
     help = "Responses that are kept in memory for previous_response_id, for each API key: how "
       .. "many, the bytes of their JSON, and the seconds since they were last used. With a folder "
       .. "they are also written to files, disk_bytes and disk_seconds of them, and found again "
-      .. "after a restart." },
+      .. "after a restart, as is the secret of what clients keep for the server." },
   { "picture_urls", check = picture_urls, live = true,
     shown = '{ hosts = { "img.example.org", "*.example.net" } }',
     help = "Hosts from which the server fetches pictures that requests name by an http(s) URL; "

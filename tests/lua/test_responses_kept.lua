@@ -75,3 +75,31 @@ test("a bug where an answer begins is an error in the words of the API", functio
     t.eq(#app.notes, 1, "in the log")
   end, { noisy = true })
 end)
+
+test("a summary outlives the process with a folder; without one it is missed", function(t)
+  local responses, input = on_disk(), nil
+  local function ask(app, given)
+    return app:ask(PATH, { input = given or input, max_output_tokens = 1 })
+  end
+  apiapp.run(t, function(app)
+    app:says "All is well."
+    input = select(2, app:ask(PATH .. "/compact", { input = "Hello!" })).output
+  end, { responses = responses })
+  uv.run()
+  apiapp.run(t, function(app) t.eq((ask(app)), 200) end, { responses = responses })
+  uv.run()
+  apiapp.run(t, function(app)
+    local status, answer = ask(app)
+    t.eq({ status, answer.error.param }, { 400, "input[1].encrypted_content" })
+    t.eq((ask(app, { input[1], { type = "compaction", encrypted_content = "of others" } })), 200)
+  end)
+  uv.run()
+  local path = responses.folder .. "/server/secret"
+  t.eq({ uv.fs_stat(path).size, uv.fs_stat(path).mode & 511 }, { 32, 384 })
+  local file <close> = assert(io.open(path, "wb"))
+  assert(file:write "short"):close()
+  apiapp.run(t, function(app)
+    t.match(app.notes[1], "server/secret is not a secret: it has 5 bytes, not 32")
+    t.eq((ask(app)), 400)
+  end, { responses = responses, noisy = true })
+end)

@@ -26,6 +26,7 @@ local perigee = require "perigee"
 local pipeline = require "pipeline"
 local read = require "api.responses.read"
 local schema = require "api.schema"
+local sealed = require "api.sealed"
 local store = require "api.responses.store"
 local json = perigee.json
 
@@ -130,8 +131,10 @@ local function input_items(request, response, entry)
 end
 
 return function(app)
-  app.responses = store.new(app.config.responses,
-    function(line) app.log:note("warning", line) end)
+  local function note(line) app.log:note("warning", line) end
+  app.responses = store.new(app.config.responses, note)
+  local ok, why = pcall(sealed.start, app.responses.limits.folder)
+  if not ok then note("responses: " .. tostring(why)) end
   app:route("POST", "/v1/responses", handler(app, { read = read, face = face }), { cost = true })
   app:route("GET", "/v1/responses", upgrade(app), {})
   app:route("POST", "/v1/responses/input_tokens", answer(app, input_tokens), { cost = true })

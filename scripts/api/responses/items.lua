@@ -180,9 +180,14 @@ function kinds.reasoning(self, item, at)
   if thought ~= "" then table.insert(turn_of(self).thoughts, thought) end
 end
 
---- What a conversation was about before it was compacted (compact.lua).
+--- What a conversation was about before it was compacted (compact.lua). It cannot be done without,
+--- unless another server has it.
 function kinds.compaction(self, item, at)
-  local summary = opened(item, at)
+  local summary, given = opened(item, at), item.encrypted_content
+  if not summary and is_given(given) and sealed.is_ours(given) then
+    refuse(at .. ".encrypted_content", "was sealed by another server, or by this one before it was "
+      .. "started again without a folder for responses: compact the conversation once more")
+  end
   if summary then put(self, json.object { { "role", "user" }, { "content", summary } }) end
 end
 
