@@ -18,7 +18,8 @@
 --   strict          { [name of a tool] = true }: its arguments must follow its schema; `strict` in
 --                   chat.tools says the same. { [name] = { regex | lark, field } }: a custom tool's
 --                   text must follow this (grammar/input.lua), which `field` said
---   truncates       leave out the oldest turns if it is too long (pipeline/truncate.lua)
+--   truncates       leave out the oldest turns if it is too long (pipeline/truncate.lua);
+--                   needs_room: also if it leaves hardly any room for an answer
 --   session         the name of the conversation that the request continues
 --   call_prefix     the beginning of the ids of its calls
 --   perigee         { script = NAME, … }: a script of the server, with parameters

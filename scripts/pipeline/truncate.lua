@@ -3,7 +3,7 @@
 --
 -- System messages, the last message of a user and the newest turn stay; from the oldest on as many
 -- others go as must, a call together with its results. What is left has room for an answer. A
--- conversation that fits is not touched.
+-- conversation that fits is not touched, unless there must be such room (req.needs_room).
 local admission = require "pipeline.admission"
 local errors = require "lib.errors"
 local json = require("perigee").json
@@ -55,24 +55,25 @@ end
 
 --- The prompt that make() makes of req.chat; raises when even the newest turn is too long.
 function truncate.fit(entry, req, make)
-  local ok, prompt = pcall(make)
-  if ok or not is_too_long(prompt) then return ok and prompt or error(prompt, 0) end
-  local chat, why = req.chat, prompt
+  local fits, whole = pcall(make)
+  if not fits and not is_too_long(whole) then error(whole, 0) end
+  if fits and (not req.needs_room or #whole.ids <= room_of(entry, req)) then return whole end
+  local chat = req.chat
   local turns = turns_of(chat.messages)
   local from, to, found, kept = 1, #turns, nil, nil
   while from <= to do
     local n = (from + to) // 2
     req.chat = without(chat, turns, n)
-    ok, prompt = pcall(make)
+    local ok, prompt = pcall(make)
     if ok and (#prompt.ids <= room_of(entry, req) or n == #turns) then
       found, kept, to = prompt, req.chat, n - 1
     else
       from = n + 1
     end
   end
-  if not found then error(why, 0) end
-  req.chat = kept
-  return found
+  if not found and not fits then error(whole, 0) end
+  req.chat = kept or chat
+  return found or whole
 end
 
 return truncate

@@ -60,9 +60,12 @@ function App:events(path, body, options)
   return list, headers
 end
 
---- From now on the model writes this text, marks and all, and ends; whatever grammar it has.
+--- From now on the model writes this text, marks and all, and ends; whatever grammar it has. nil:
+--- it writes what it likes again.
 function App:says(text)
   local entry = self.entry
+  entry.batch.add = nil
+  if not text then return end
   local ids = assert(entry.tok:encode(text .. "<|im_end|>"))
   entry.batch.add = function(batch, request)
     request.force, request.phases = ids, nil

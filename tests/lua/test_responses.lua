@@ -443,7 +443,9 @@ test("long pictures are kept with a response, and shown again by the next one", 
     local _, next_one = app:ask(PATH, { previous_response_id = first.id, input = "And now?",
       max_output_tokens = 4 })
     t.ok(next_one.usage.input_tokens > first.usage.input_tokens)
-    local _, small = app:ask(PATH .. "/compact", { input = input, max_output_tokens = 4 })
+    app:says "A picture."
+    local _, small = app:ask(PATH .. "/compact", { input = input })
+    app:says(nil)
     t.ok(small.output[1].content[2].image_url == uri)
     input[2] = { type = "function_call", call_id = "c", name = "look", arguments = "{}" }
     input[3] = { type = "function_call_output", call_id = "c", output = { { type = "input_image",
@@ -459,12 +461,13 @@ end)
 test("a conversation is compacted, and goes on from what came of it", function(t)
   apiapp.run(t, function(app)
     local _, first = app:ask(PATH, { input = "My name is Chris.", max_output_tokens = 20 })
+    app:says "Chris said hello."
     local status, small = app:ask(PATH .. "/compact", { previous_response_id = first.id,
-      input = "Hello!", max_output_tokens = 12, tools = { { type = "function", name = "f" } } })
+      input = "Hello!", tools = { { type = "function", name = "f" } } })
     t.eq({ status, small.object, #small.output }, { 200, "response.compaction", 3 })
     t.eq({ small.output[1].role, small.output[1].content[1].text, small.output[2].content[1].text,
       small.output[3].type }, { "user", "My name is Chris.", "Hello!", "compaction" })
-    t.eq(small.usage.output_tokens, 12)
+    t.ok(small.usage.output_tokens > 3)
     local function tokens(input)
       return (select(2, app:ask(PATH .. "/input_tokens", { input = input }))).input_tokens
     end

@@ -5,8 +5,10 @@ local async = require "lib.async"
 local handler = require "api.handler"
 local harness = require "harness"
 local http = require "http"
+local perigee = require "perigee"
 local uv = require "luv"
 local test = harness.test
+local json = perigee.json
 
 if ... then return end -- once is enough: under forced collection test_responses does
 
@@ -102,4 +104,43 @@ test("a summary outlives the process with a folder; without one it is missed", f
     t.match(app.notes[1], "server/secret is not a secret: it has 5 bytes, not 32")
     t.eq((ask(app)), 400)
   end, { responses = responses, noisy = true })
+end)
+
+test("a summary that is cut or empty is an error", function(t)
+  apiapp.run(t, function(app)
+    local function ask(more, said)
+      app:says(said)
+      local body = { input = "Hello!" }
+      for key, value in pairs(more) do body[key] = value end
+      local status, answer = app:ask(PATH .. "/compact", body)
+      local err = answer.error or {}
+      return { status, err.param ~= json.null and err.param or err.code }
+    end
+    t.eq(ask({ max_output_tokens = 2 }, "One, two, three."), { 400, "max_output_tokens" })
+    t.eq(ask({}, " \n"), { 500, "no_summary" })
+    t.eq(ask({}, "<think>\nhm\n</think>\n\n"), { 500, "no_summary" })
+    t.eq(ask({}, ("word "):rep(4000)), { 400, "input" })
+    -- what was asked of answers is not asked of it
+    app:says "One, two."
+    local status = app:ask(PATH .. "/compact", { input = "Hello!", stop = { "," },
+      text = { format = { type = "json_object" } } })
+    t.eq(status, 200)
+  end, { context = 1024 })
+end)
+
+test("a conversation that fills the context is compacted without its oldest turns", function(t)
+  apiapp.run(t, function(app)
+    local input, most = json.array(), app.entry.context
+    local function tokens()
+      return select(2, app:ask(PATH .. "/input_tokens", { input = input })).input_tokens
+    end
+    repeat
+      input[#input + 1] = { role = "user", content = ("word "):rep(40) }
+      input[#input + 1] = { role = "assistant", content = "Yes." }
+    until tokens() > most
+    app:says "Many words."
+    local status, small = app:ask(PATH .. "/compact", { input = input })
+    t.eq({ status, #small.output }, { 200, #input // 2 + 1 })
+    t.ok(small.usage.input_tokens < most - most // 9, small.usage.input_tokens)
+  end, { context = 1024 })
 end)

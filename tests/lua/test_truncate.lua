@@ -14,9 +14,10 @@ end
 
 --- The conversation that is left of one in a context of so many tokens, as the numbers of its
 --- messages, or the error; and the number of tries.
-local function left(messages, context, sampling)
+local function left(messages, context, sampling, needs_room)
   for i, message in ipairs(messages) do message.at = i end
-  local req = { chat = { messages = messages, tools = "kept" }, sampling = sampling or {} }
+  local req = { chat = { messages = messages, tools = "kept" }, sampling = sampling or {},
+    needs_room = needs_room }
   local entry = { context = context, batch = { room = function() return 0, context end } }
   local tries = 0
   local ok, made = pcall(truncate.fit, entry, req, function()
@@ -51,6 +52,17 @@ test("the oldest turns go; system, the last question and the newest turn stay", 
   t.eq(left(talk(), 60), { 1, 4, 8 }) -- a call goes with its results
   t.eq(left(talk(), 31), { 1, 4, 8 }) -- hardly any room, but all that may go is gone
   t.eq(left(talk(), 30), "80") -- the error of the whole
+end)
+
+test("room for an answer, where it is needed", function(t)
+  local function talk()
+    return { say("user", 30), say("assistant", 30), say("user", 30) }
+  end
+  t.eq(left(talk(), 100), { 1, 2, 3 })
+  t.eq(left(talk(), 100, nil, true), { 2, 3 }) -- an eighth
+  t.eq(left(talk(), 100, { max_tokens = 5 }, true), { 1, 2, 3 })
+  t.eq(left({ say("user", 90) }, 100, nil, true), { 1 }) -- nothing may go
+  t.eq(left({ say("user", 100) }, 100, nil, true), "100")
 end)
 
 test("a loop of an agent keeps its task; few tries are needed", function(t)
