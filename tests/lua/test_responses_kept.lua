@@ -144,3 +144,20 @@ test("a conversation that fills the context is compacted without its oldest turn
     t.ok(small.usage.input_tokens < most - most // 9, small.usage.input_tokens)
   end, { context = 1024 })
 end)
+
+test("messages that a conversation refers to are compacted as if they were in it", function(t)
+  apiapp.run(t, function(app)
+    app:says "Done."
+    local _, first = app:ask(PATH, { input = "My name is Chris." })
+    local _, page = app:ask(PATH .. "/" .. first.id .. "/input_items", nil, { method = "GET" })
+    local item = page.data[1]
+    for _, reference in ipairs { { type = "item_reference", id = item.id },
+      { type = "item_reference", id = item.id, role = "user" } } do
+      local status, small = app:ask(PATH .. "/compact", { input = { reference,
+        { type = "item_reference", id = first.output[1].id }, { role = "user", content = "Hi" } } })
+      t.eq({ status, #small.output }, { 200, 3 })
+      t.eq({ small.output[1].id, small.output[1].content[1].text, small.output[2].content[1].text },
+        { item.id, "My name is Chris.", "Hi" })
+    end
+  end)
+end)

@@ -2,9 +2,9 @@
 -- the model makes of it. The summary is sealed (sealed.lua), as clients know it from OpenAI; it
 -- comes back as an item of type compaction (items.lua).
 --
--- What was asked of answers, such as a form or stop texts, is not asked of the summary. Oldest turns
--- that leave no room for it are left out. One that is cut all the same, or empty, is an error: the
--- client would throw the conversation away for it.
+-- What was asked of answers, such as a form or stop texts, is not asked of the summary. Oldest
+-- turns that leave no room for it are left out. One that is cut all the same, or empty, is an
+-- error: the client would throw the conversation away for it.
 local async = require "lib.async"
 local dialect = require "api.dialect"
 local errors = require "lib.errors"
@@ -27,11 +27,13 @@ Face.__index = Face
 function Face:begin() end -- luacheck: no self
 
 --- The user's messages: made before the answer, as in face.lua.
-local function users(items)
+local function users(req, app)
   local list = json.array()
-  for _, item in ipairs(items) do
+  for _, item in ipairs(req.items) do
     async.breathe()
-    if item.role == "user" then list[#list + 1] = kept(item) end
+    local known = (item.role == "user" or item.type == "item_reference")
+      and kept(item, function(id) return app.responses:item(req.key, id) end)
+    if known and known.role == "user" then list[#list + 1] = known end
   end
   return list
 end
@@ -71,11 +73,11 @@ end
 function Face:fail(err) dialect.send(self.response, err) end
 
 --- Makes a req (read.lua) one for the summary; returns its face.
-return function(req, response)
+return function(req, response, app)
   local chat = req.chat
   chat.tools, req.force_call, req.grammar, req.stream = nil, nil, nil, false
   req.sampling.stop, req.truncates, req.needs_room = nil, true, true
   chat.messages[#chat.messages + 1] = json.object { { "role", "user" }, { "content", ASK } }
-  return setmetatable({ req = req, response = response, list = users(req.items),
+  return setmetatable({ req = req, response = response, list = users(req, app),
     streams = false }, Face)
 end
