@@ -1,4 +1,5 @@
--- Blocks of the Messages API that carry text of their own: documents.
+-- More of what the Messages API reads: blocks that carry text of their own, and an answer that was
+-- begun.
 local apiapp = require "apiapp"
 local perigee = require "perigee"
 local test = require("harness").test
@@ -48,5 +49,23 @@ test("a document is its text, also a long one", function(t)
         t.match(answer.error.message, "content%[0%].source.data must be a string")
       end
     end
+  end)
+end)
+
+test("an answer of a form cannot have begun", function(t)
+  apiapp.run(t, function(app)
+    local form = { type = "json_schema", schema = { type = "object", properties = json.object() } }
+    local begun = { user "JSON?", { role = "assistant", content = "{" } }
+    for _, more in ipairs { { output_config = { format = form } }, { output_format = form } } do
+      local body = { max_tokens = 20, messages = begun }
+      for key, value in pairs(more) do body[key] = value end
+      local status, answer = app:ask(PATH, body)
+      t.eq({ status, answer.error.type }, { 400, "invalid_request_error" })
+      t.match(answer.error.message, "^messages must not end with .*" .. next(more))
+      body.messages = { user "JSON?" }
+      t.eq((app:ask(PATH, body)), 200)
+    end
+    t.eq((app:ask(PATH, { max_tokens = 1, messages = begun,
+      output_config = { effort = "low" } })), 200)
   end)
 end)

@@ -235,6 +235,17 @@ local function is_begun(messages)
     and not content.is_empty(last.content)
 end
 
+--- The form of the answer. It says what a whole answer is, so none may have begun.
+local function grammar_of(o, messages)
+  local grammar = structured.read(o, { { "output_config.format", (o.output_config or {}).format },
+    { "output_format", o.output_format } })
+  if grammar and is_begun(messages) then
+    refuse("messages", "must not end with the beginning of the answer, since %s says what all of "
+      .. "it is", grammar.field)
+  end
+  return grammar
+end
+
 -- ---- tools --------------------------------------------------------------------------------------
 
 local PLACEHOLDER = "DeferredToolPlaceholder" -- Claude Code's, for tools that it will offer later
@@ -336,9 +347,7 @@ return function(body, from, app)
     model = o.model, stream = o.stream == true, sampling = sampling, thinking = thinking,
     thinking_budget = budget, omits_thinking = omits, effort = effort_of(o.output_config),
     session = session_of(o.metadata), perigee = o.perigee, places = reader.places,
-    strict = strict, grammar = structured.read(o, {
-      { "output_config.format", (o.output_config or {}).format },
-      { "output_format", o.output_format } }), fast_forward = o.fast_forward,
+    strict = strict, grammar = grammar_of(o, messages), fast_forward = o.fast_forward,
     user = o.metadata and type(o.metadata.user_id) == "string" and o.metadata.user_id or nil,
     chat = { messages = messages, tools = tools, tool_choice = choice,
       parallel_tool_calls = parallel, continue_final_message = is_begun(messages) or nil } }, from)
