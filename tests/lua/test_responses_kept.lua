@@ -161,3 +161,18 @@ test("messages that a conversation refers to are compacted as if they were in it
     end
   end)
 end)
+
+test("a conversation does not go on from a response that is still made", function(t)
+  apiapp.run(t, function(app)
+    local id = start(t, app)
+    local body = { input = "And?", previous_response_id = id, max_output_tokens = 1 }
+    local status, answer = app:ask(PATH, body)
+    t.eq({ status, answer.error.param }, { 400, "previous_response_id" })
+    t.match(answer.error.message, "still in progress")
+    app:ask(PATH .. "/" .. id .. "/cancel", "")
+    local _, cancelled = app:ask(PATH .. "/" .. id, nil, { method = "GET" })
+    status, answer = app:ask(PATH, body)
+    t.eq({ cancelled.status, status }, { "cancelled", 200 })
+    t.ok(answer.usage.input_tokens > cancelled.usage.input_tokens + 4, "with what it said")
+  end)
+end)

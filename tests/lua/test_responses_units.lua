@@ -224,8 +224,8 @@ end)
 test("the store: each key its own, chains, and items by id", function(t)
   async.run(function()
     local store = stores.new()
-    store:put("a", entry("r1", { input = { item "i1" }, output = { item "o1" } }))
-    store:put("a", entry("r2", { previous = "r1", input = { item "i2" } }))
+    store:put("a", entry("r1", { input = { item "i1" }, output = { item "o1" } }), true)
+    store:put("a", entry("r2", { previous = "r1", input = { item "i2" } }), true)
     t.eq({ store:get("b", "r1"), store:get(nil, "r1"), store:item("b", "i1") }, {})
     local list = store:conversation("a", "r2")
     local ids = {}
@@ -243,23 +243,23 @@ end)
 test("the store is bounded: by count, by bytes, by age; a chain in use stays", function(t)
   async.run(function()
     local store = stores.new { count = 3, bytes = 1 << 20, seconds = 1000 }
-    store:put("a", entry "r1")
-    store:put("a", entry("r2", { previous = "r1" }))
-    store:put("a", entry "r3")
+    store:put("a", entry "r1", true)
+    store:put("a", entry("r2", { previous = "r1" }), true)
+    store:put("a", entry "r3", true)
     t.ok(store:conversation("a", "r2"))
-    store:put("a", entry "r4")
+    store:put("a", entry "r4", true)
     t.eq({ store:get("a", "r3") == nil, store:get("a", "r1") ~= nil }, { true, true })
-    store:put("b", entry "r5")
+    store:put("b", entry "r5", true)
     t.ok(store:get("a", "r4"), "another key pushes nothing out")
     store = stores.new { count = 100, bytes = 10000, seconds = 1000 }
-    for i = 1, 20 do store:put(nil, entry("r" .. i, { input = { item("i" .. i, 2000) } })) end
+    for i = 1, 20 do store:put(nil, entry("r" .. i, { input = { item("i" .. i, 2000) } }), true) end
     local left = 0
     for i = 1, 20 do left = left + (store:get(nil, "r" .. i) and 1 or 0) end
     t.eq({ left, store:item(nil, "i1"), store:item(nil, "i20").id }, { 3, nil, "i20" })
-    store:put(nil, entry("large", { input = { item("i", 20000) } }))
+    store:put(nil, entry("large", { input = { item("i", 20000) } }), true)
     t.eq(store:get(nil, "large"), nil, "more than all that is kept")
     store = stores.new { count = 100, bytes = 10000, seconds = 0 }
-    store:put(nil, entry "r1")
+    store:put(nil, entry "r1", true)
     async.sleep(2)
     t.eq(store:get(nil, "r1"), nil, "too old")
   end)

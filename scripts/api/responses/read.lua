@@ -107,8 +107,9 @@ end
 --- The items before this request's own.
 local function earlier(app, key, id)
   if not id then return {} end
-  local list, missing = app.responses:conversation(key, id)
+  local list, missing, running = app.responses:conversation(key, id)
   if list then return list end
+  if running then refuse("previous_response_id", "is '%s', which is still in progress", missing) end
   error(errors.new { status = 404, code = "previous_response_not_found",
     field = "previous_response_id",
     message = ("Previous response with id '%s' not found."):format(missing) }, 0)

@@ -7,7 +7,8 @@
 -- conversation is a chain, and using its end uses all of it.
 --
 --   entry: { id, previous (an id, or nil), object (JSON text of the response), input (JSON texts of
---          its own input items), output (of its items), background, ended (async.signal) }
+--          its own input items), output (of its items), background, ended (async.signal),
+--          running (it is not as it stays) }
 local async = require "lib.async"
 local Disk = require "api.responses.disk"
 local perigee = require "perigee"
@@ -103,6 +104,7 @@ end
 
 --- Keeps an entry. One that is complete (done) is also written to a file.
 function Store:put(key, entry, done)
+  entry.running = not done
   remember(self, key, entry)
   if done and self.disk then self.disk:write(key, entry) end
 end
@@ -148,12 +150,14 @@ function Store:item(key, id)
   return text and json.decode(text, DIGITS)
 end
 
---- All items of a conversation up to a response, decoded; or nil and the id that is not there.
+--- All items of a conversation up to a response, decoded; or nil, the id that is not there or not
+--- complete, and whether that is so because it is still running. What a response has that failed or
+--- was cancelled is part of the conversation: its client saw it.
 function Store:conversation(key, id)
   local chain, items = {}, {}
   while id do
     local entry = self:get(key, id)
-    if not entry then return nil, id end
+    if not entry or entry.running then return nil, id, entry ~= nil end
     chain[#chain + 1], id = entry, entry.previous
   end
   for i = #chain, 1, -1 do
