@@ -152,7 +152,7 @@ test("messages that a conversation refers to are compacted as if they were in it
     local _, page = app:ask(PATH .. "/" .. first.id .. "/input_items", nil, { method = "GET" })
     local item = page.data[1]
     for _, reference in ipairs { { type = "item_reference", id = item.id },
-      { type = "item_reference", id = item.id, role = "user" } } do
+      { type = "item_reference", id = item.id, role = "user" }, { id = item.id } } do
       local status, small = app:ask(PATH .. "/compact", { input = { reference,
         { type = "item_reference", id = first.output[1].id }, { role = "user", content = "Hi" } } })
       t.eq({ status, #small.output }, { 200, 3 })

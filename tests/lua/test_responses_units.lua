@@ -108,6 +108,8 @@ local WRONG = {
   { '[{"type":"reasoning","summary":[],"encrypted_content":7}]', "input[0].encrypted_content" },
   { '[{"type":"item_reference"}]', "input[0].id" },
   { '[{"type":"item_reference","id":"msg_gone"}]', "input[0].id" },
+  { '[{"id":"msg_gone"}]', "input[0].id" }, { '[{"id":"m","content":"x"}]', "input[0].role" },
+  { '[{"type":5,"role":"user","content":"x"}]', "input[0].type" },
 }
 
 test("what is wrong with an item is refused with its place", function(t)
@@ -231,11 +233,13 @@ test("the store: each key its own, chains, and items by id", function(t)
     local ids = {}
     for i, one in ipairs(list) do ids[i] = one.id end
     t.eq(ids, { "i1", "o1", "i2" })
-    t.eq({ store:conversation("b", "r2") }, { nil, "r2" })
+    t.eq({ store:conversation("b", "r2") }, { nil, "r2", false })
+    store:put("a", entry("r3", { previous = "r2" }))
+    t.eq({ store:conversation("a", "r3") }, { nil, "r3", true })
     t.eq(store:item("a", "o1").id, "o1")
     t.eq({ store:delete("b", "r1"), store:delete("a", "r1"), store:delete("a", "r1") },
       { false, true, false })
-    t.eq({ store:conversation("a", "r2") }, { nil, "r1" })
+    t.eq({ store:conversation("a", "r2") }, { nil, "r1", false })
     t.eq(store:item("a", "o1"), nil)
   end)
 end)

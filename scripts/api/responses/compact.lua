@@ -8,6 +8,7 @@
 local async = require "lib.async"
 local dialect = require "api.dialect"
 local errors = require "lib.errors"
+local field = require "api.responses.field"
 local kept = require "api.responses.kept"
 local object = require "api.responses.object"
 local perigee = require "perigee"
@@ -31,7 +32,7 @@ local function users(req, app)
   local list = json.array()
   for _, item in ipairs(req.items) do
     async.breathe()
-    local known = (item.role == "user" or item.type == "item_reference")
+    local known = (item.role == "user" or field.kind(item) == "item_reference")
       and kept(item, function(id) return app.responses:item(req.key, id) end)
     if known and known.role == "user" then list[#list + 1] = known end
   end

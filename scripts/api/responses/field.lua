@@ -22,4 +22,12 @@ function field.needed(object, key, at, bounds)
   return field.optional(object, key, at, "string", bounds)
 end
 
+--- The kind of an item. Without a type it is a message or, where all that it has is an id, a
+--- reference.
+function field.kind(item)
+  if field.is_given(item.type) then return item.type end
+  local said = field.is_given(item.role) or field.is_given(item.content)
+  return field.is_given(item.id) and not said and "item_reference" or "message"
+end
+
 return field

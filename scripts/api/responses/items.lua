@@ -210,7 +210,7 @@ function Reader:add(list, at)
     async.breathe()
     local path = at:format(i - 1)
     schema.value("object", path, item)
-    local kind = is_given(item.type) and needed(item, "type", path) or "message"
+    local kind = schema.value("string", path .. ".type", field.kind(item))
     if kinds[kind] then kinds[kind](self, item, path) end
   end
   return self

@@ -2,6 +2,7 @@
 -- id, its text in parts, and in the place of a reference what it refers to, which may be gone
 -- later.
 local check = require "chat.check"
+local field = require "api.responses.field"
 local perigee = require "perigee"
 local run = require "pipeline.run"
 local json = perigee.json
@@ -20,8 +21,8 @@ local PREFIXES = { message = "msg_", function_call = "fc_", function_call_output
 
 --- find: the item of an id that is referred to. Returns nil when that is gone.
 return function(item, find)
-  if item.type == "item_reference" then return find(item.id) end
-  local kind = type(item.type) == "string" and item.type or "message"
+  local kind = field.kind(item)
+  if kind == "item_reference" then return find(item.id) end
   local id = type(item.id) == "string" and item.id:find "^[%w_%-]+$" and item.id
     or (PREFIXES[kind] or "item_") .. run.random_name()
   local out = json.object { { "id", id }, { "type", kind } }
