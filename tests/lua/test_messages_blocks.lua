@@ -69,3 +69,31 @@ test("an answer of a form cannot have begun", function(t)
       output_config = { effort = "low" } })), 200)
   end)
 end)
+
+test("a search result is its title, its source and its texts", function(t)
+  apiapp.run(t, function(app)
+    local function found(more)
+      local block = { type = "search_result", title = "Moon", source = "https://moon.example",
+        content = { { type = "text", text = "It shines." }, { type = "text", text = "At night." } },
+        citations = { enabled = true } }
+      for key, value in pairs(more or {}) do block[key] = value end
+      return block
+    end
+    local words = "Moon\nhttps://moon.example\nIt shines.\nAt night."
+    t.eq(count(t, app, { user { found() } }), count(t, app, { user(words) }))
+    local call = { role = "assistant", content = { { type = "tool_use", id = "t", name = "f",
+      input = json.object() } } }
+    local function result(said)
+      return user { { type = "tool_result", tool_use_id = "t", content = said } }
+    end
+    t.eq(count(t, app, { user "x", call, result { found() } }),
+      count(t, app, { user "x", call, result(words) }))
+    for _, case in ipairs { { { title = 5 }, "title" }, { { source = json.null }, "source" },
+      { { content = 5 }, "content" }, { { content = { { type = "image" } } }, "content[0].type" } } do
+      local status, answer = app:ask(COUNT, { messages = { user { found(case[1]) } } })
+      t.eq(status, 400)
+      t.ok(answer.error.message:find("messages[0].content[0]." .. case[2], 1, true),
+        answer.error.message)
+    end
+  end)
+end)

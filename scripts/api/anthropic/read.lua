@@ -126,6 +126,17 @@ function parts.document(block, at, reader)
   return content.text(value("string", place, data))
 end
 
+--- What a search found: its title, where it was, and what it says.
+function parts.search_result(block, at)
+  local lines = { value("string", at .. ".title", block.title),
+    value("string", at .. ".source", block.source) }
+  for inner, place, kind in each_block(block.content, at .. ".content") do
+    if kind ~= "text" then unknown(place, kind) end
+    lines[#lines + 1] = parts.text(inner, place).text
+  end
+  return content.text(table.concat(lines, "\n"))
+end
+
 function parts.tool_reference(block, at)
   local name = value("string", at .. ".tool_name", block.tool_name)
   return content.text(("Tool %s is available now."):format(name))
