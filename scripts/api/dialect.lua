@@ -1,7 +1,9 @@
 -- dialect: how errors look to the clients of a path, also where it has no route. A dialect is
 --
---   { body = function(err, request) }    -> the body of an error response and its content type;
+--   { body = function(err, request),     -> the body of an error response and its content type;
 --                                        request: that of HTTP, or nil if there is none yet
+--     id_header }                        where its clients look for the id of a request, also of
+--                                        answers (api/anthropic/init.lua); nil: x-request-id
 local anthropic = require "api.anthropic.errors"
 local errors = require "lib.errors"
 local openai = require "api.openai.errors"
@@ -26,7 +28,8 @@ end
 
 --- Sends an error as the whole response.
 function dialect.send(response, err)
-  local headers = errors.headers(err)
+  local headers, id = errors.headers(err), dialect.of(response.request.path).id_header
+  if id then response:set(id, response:id()) end
   local body
   body, headers["content-type"] = dialect.body(err, response.request)
   return response:send(err.status, headers, body)

@@ -55,13 +55,15 @@ local function add_headers(lines, headers)
   end
 end
 
+--- The id that the client knows its request by.
+function Response:id() return self.request.client_id or self.request.id end
+
 --- The head of the response; `framing` is the header that frames the body, or nil.
 local function head_text(self, code, headers, framing)
   local connection, request = self.connection, self.request
   local line = status_lines[code]
   if not line then error(("%s is not a known HTTP status"):format(tostring(code)), 3) end
-  local lines = { line, connection.server:common_headers(), "x-request-id: ",
-    request.client_id or request.id, "\r\n" }
+  local lines = { line, connection.server:common_headers(), "x-request-id: ", self:id(), "\r\n" }
   if self.always then add_headers(lines, self.always) end
   if headers then add_headers(lines, headers) end
   lines[#lines + 1] = framing

@@ -90,8 +90,9 @@ function gate.cors(config, request)
   local allow = origin and allowed(config, origin)
   if not allow then return nil end
   return { ["access-control-allow-origin"] = allow, ["vary"] = "Origin",
-    ["access-control-expose-headers"] = "x-request-id, retry-after, x-ratelimit-limit-requests, "
-      .. "x-ratelimit-remaining-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens" }
+    ["access-control-expose-headers"] = "x-request-id, retry-after, request-id, "
+      .. "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-limit-tokens, "
+      .. "x-ratelimit-remaining-tokens" }
 end
 
 --- The additional headers of the response to a preflight; nil if the request is not one, or not

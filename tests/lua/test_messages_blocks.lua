@@ -89,11 +89,32 @@ test("a search result is its title, its source and its texts", function(t)
     t.eq(count(t, app, { user "x", call, result { found() } }),
       count(t, app, { user "x", call, result(words) }))
     for _, case in ipairs { { { title = 5 }, "title" }, { { source = json.null }, "source" },
-      { { content = 5 }, "content" }, { { content = { { type = "image" } } }, "content[0].type" } } do
+      { { content = 5 }, "content" },
+      { { content = { { type = "image" } } }, "content[0].type" } } do
       local status, answer = app:ask(COUNT, { messages = { user { found(case[1]) } } })
       t.eq(status, 400)
       t.ok(answer.error.message:find("messages[0].content[0]." .. case[2], 1, true),
         answer.error.message)
     end
+  end)
+end)
+
+test("answers and errors have their id where the vendor's clients look for it", function(t)
+  apiapp.run(t, function(app)
+    local body = { max_tokens = 1, messages = { user "Hello!" } }
+    local function id_of(path, sent)
+      local _, _, headers = app:ask(path, sent)
+      return headers["request-id"], headers["x-request-id"]
+    end
+    for _, path in ipairs { PATH, COUNT } do
+      for _, sent in ipairs { body, {} } do -- the second is wrong
+        local id, known = id_of(path, sent)
+        t.ok(id ~= nil and id == known, path)
+      end
+    end
+    local _, headers = app:events(PATH, body)
+    t.eq(headers["request-id"], headers["x-request-id"])
+    t.eq(id_of("/v1/responses", { input = "x", max_output_tokens = 1 }), nil)
+    t.eq(id_of("/v1/responses", {}), nil)
   end)
 end)

@@ -8,7 +8,7 @@ local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
 
-local dialect = {}
+local dialect = { id_header = "request-id" }
 
 local TYPES = {
   [401] = "authentication_error", [403] = "permission_error", [404] = "not_found_error",

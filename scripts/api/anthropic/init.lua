@@ -12,6 +12,7 @@
 local answer = require "api.answer"
 local count = require "api.count"
 local encode = require "api.encode"
+local errors = require "api.anthropic.errors"
 local face = require "api.anthropic.face"
 local handler = require "api.handler"
 local perigee = require "perigee"
@@ -24,9 +25,19 @@ local function count_tokens(app, body, request)
   return { encode(json.object { { "input_tokens", #ids } }) }
 end
 
+--- A handler whose answers have their id where these clients look for it.
+local function with_id(handle)
+  return function(request, response)
+    response:set(errors.id_header, response:id())
+    return handle(request, response)
+  end
+end
+
 return function(app)
-  app:route("POST", "/v1/messages", handler(app, { read = read, face = face }), { cost = true })
-  app:route("POST", "/v1/messages/count_tokens", answer(app, count_tokens), { cost = true })
+  app:route("POST", "/v1/messages", with_id(handler(app, { read = read, face = face })),
+    { cost = true })
+  app:route("POST", "/v1/messages/count_tokens", with_id(answer(app, count_tokens)),
+    { cost = true })
   app:route("GET", "/api/hello", function(_, response) response:json(200, json.object {}) end,
     { auth = false })
 end
