@@ -343,7 +343,7 @@ local function face_of(fields, shape)
   local got = {}
   local req = { id = "id", received = 7, model = "m", sampling = {} }
   for key, value in pairs(fields) do req[key] = value end
-  local response = { sse = function(_, headers)
+  local response = { request = { path = "/v1/chat/completions" }, sse = function(_, headers)
     got.headers = headers
     return { event = function(_, text)
       got[#got + 1] = text == "[DONE]" and text or json.decode(text)
