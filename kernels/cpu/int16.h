@@ -19,8 +19,9 @@
  *
  * There is one source, int16_impl.h, compiled per instruction set like that of prim.h. Every
  * version, number of rows, and range of columns gives the same bits. Versions with dot products of
- * bytes split a code into two planes, code = 256 * high + low, and sum them apart. They have their
- * own layout of the codes: only quantize and product of the same version see it.
+ * bytes split a code into two planes, code = 256 * high + low, and sum them apart. They have
+ * their own layout of the codes: only quantize and product of the same version see it. A version
+ * may leave few rows to another one; int16_vnni_row.c has no other use, and so cannot be chosen.
  *
  * Nothing here allocates, fails or knows about tasks: callers give ranges of rows and columns. */
 #ifndef PE_INT16_H

@@ -12,11 +12,6 @@
  * 10 loads, and both ports of products are busy. */
 #define PE_TILE 8
 #define PE_PANELS 2
-#ifndef PE_LEAST
-#define PE_FUSED 2
-#else
-#define PE_FUSED 0
-#endif
 #define PE_FEW 8
 #define PE_COLS 256
 #define PE_CHAINS 4

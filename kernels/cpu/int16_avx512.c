@@ -7,6 +7,7 @@
 #define PE_ISA avx512
 #define PE_ISA_NAME "avx512"
 #define PE_DOT(acc, w, x) ((acc) + (vi)_mm512_madd_epi16((__m512i)(w), (__m512i)(x)))
+#define PE_FUSED 2
 #include "kernels/cpu/int16_512.h"
 
 #endif

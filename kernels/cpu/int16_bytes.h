@@ -2,7 +2,7 @@
  * AVX-512 with VNNI: products of bytes, code = 256 * high + low, both of them signed.
  *
  * Weights stay bytes, so that unpacking takes half of the instructions of 16-bit pairs; products
- * are as many. With bytes 1.3 times the speed on a core whose other thread is busy. */
+ * are as many. 1.03 to 1.05 times the speed of pairs with 4 bits, 1.1 with a table of levels. */
 
 enum { LAYOUT = PE_INT16_SIGNED, ROW_CODES = 8 };
 

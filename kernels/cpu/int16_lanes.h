@@ -3,6 +3,7 @@
  *   int16_lanes.h     registers, unpacked scales and codes, results
  *   int16_pairs.h     how products are summed: pairs of 16-bit values,
  *   int16_planes.h    or bytes on NEON,
+ *   int16_bytes.h     or bytes of one or two rows with VNNI,
  *   int16_tmul.h      or bytes in the tiles of AMX
  *   int16_impl.h      activations and products
  *
@@ -15,7 +16,7 @@
  *   PE_SHORTS(p)           PE_WIDTH values of 16 bits as unsigned 32-bit integers
  *   PE_BYTES(p)            the same of 8 bits
  *   PE_LOOKUP(table, v)    each byte (0 to 15) of v replaced by its entry of 16
- *   PE_TILE, PE_PANELS     rows and panels of a tile: 16 and 2, 8 and 2, or 4 and 1
+ *   PE_TILE, PE_PANELS     rows and panels of a tile: 16 and 2, 8 and 2, 4 and 1, or 2 and 1
  *   PE_COLS                columns of a block, at most 512
  *   PE_FUSED               rows up to which `fused` is used: 2, or 0
  *

@@ -147,7 +147,7 @@ ALWAYS void fused_block(const uint8_t *base, const uint8_t *upper, vu levels, co
     for (int r = 0; r < R; r++)
       for (int k = 0; k < 4; k++) {
         vacc *to = &d[r][k % chains(R)][p];
-        *to = PE_DOT_AT(*to, pairs[k], x + (i * R + r) * 8 + 2 * k);
+        *to = vacc_dot(*to, pairs[k], splat_pair(x + (i * R + r) * 8 + 2 * k));
       }
   }
 }

@@ -9,6 +9,7 @@
 #define PE_ISA_NAME "avx512_vnni"
 #define PE_DOT(acc, w, x) ((vi)_mm512_dpwssd_epi32((__m512i)(acc), (__m512i)(w), (__m512i)(x)))
 #define PE_DOT_AT(acc, w, p) dot_at(acc, w, p)
+#define PE_FUSED 0
 #define PE_LEAST 3
 #define PE_FEWER &pe_int16_vnni_row
 

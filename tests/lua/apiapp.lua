@@ -156,4 +156,13 @@ function apiapp.run(t, body, options)
   end)
 end
 
+--- Waits until f() is true.
+function apiapp.wait_for(t, what, f)
+  for _ = 1, harness.LIMIT_MS // 10 do
+    if f() then return end
+    async.sleep(10)
+  end
+  t.fail("never: " .. what)
+end
+
 return apiapp

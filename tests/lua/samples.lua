@@ -48,6 +48,13 @@ function samples.generator(seed)
   end
 end
 
+--- The same as an object with the methods below(n) and pick(list), as schema_oracle wants it.
+function samples.picker(random)
+  local r = { below = function(_, n) return random(n) end }
+  function r:pick(list) return list[self:below(#list)] end
+  return r
+end
+
 --- Cuts a string into pieces, mostly of up to 5 bytes, sometimes of up to 40.
 function samples.cut(s, random)
   local pieces, at = {}, 1

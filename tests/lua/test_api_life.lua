@@ -27,15 +27,6 @@ local function endless(more)
   return body
 end
 
---- Waits until f() is true.
-local function wait_for(t, what, f)
-  for _ = 1, harness.LIMIT_MS // 10 do
-    if f() then return end
-    async.sleep(10)
-  end
-  t.fail("never: " .. what)
-end
-
 --- Starts a stream; events are appended to the list that is returned. stop(event) true: hangs up.
 local function start(app, body, stop)
   local events = {}
@@ -55,14 +46,14 @@ end
 test("a request is ended by the id of its response, by its own key", function(t)
   apiapp.run(t, function(app)
     local events = start(app, endless { key = "mine" })
-    wait_for(t, "some text", function() return #events > 5 end)
+    apiapp.wait_for(t, "some text", function() return #events > 5 end)
     local path = "/v1/requests/" .. events[1].id
     t.eq((app:ask(path, nil, { method = "DELETE" })), 404)
     t.eq((app:ask(path, nil, { method = "DELETE", headers = { ["x-test-key"] = "other" } })), 404)
     local status, answer = app:ask(path, nil, { method = "DELETE",
       headers = { ["x-test-key"] = "mine" } })
     t.eq({ status, answer.cancelled }, { 200, true })
-    wait_for(t, "its end", function() return events.done end)
+    apiapp.wait_for(t, "its end", function() return events.done end)
     t.eq({ events[#events], events[#events - 1].choices[1].finish_reason }, { "[DONE]", "cancel" })
     t.eq(app.entry.batch.alive, 0)
     t.eq((app:ask(path, nil, { method = "DELETE", headers = { ["x-test-key"] = "mine" } })), 404)
@@ -73,22 +64,22 @@ test("a client that leaves frees its sequences, whole answers too", function(t)
   apiapp.run(t, function(app)
     local events = start(app, endless { n = 2 }, function(e) return (e.choices[1].delta.content
       or "") ~= "" end)
-    wait_for(t, "it hung up", function() return events.done end)
-    wait_for(t, "its sequences are free", function() return app.entry.batch.alive == 0 end)
+    apiapp.wait_for(t, "it hung up", function() return events.done end)
+    apiapp.wait_for(t, "its sequences are free", function() return app.entry.batch.alive == 0 end)
     local task = async.run(function() app:ask(CHAT, endless()) end)
-    wait_for(t, "it runs", function() return app.entry.batch.alive > 0 end)
+    apiapp.wait_for(t, "it runs", function() return app.entry.batch.alive > 0 end)
     task:cancel() -- closes the connection
-    wait_for(t, "its seq is free", function() return app.entry.batch.alive == 0 end)
-    wait_for(t, "nothing is left", function() return next(app.live) == nil end)
+    apiapp.wait_for(t, "its seq is free", function() return app.entry.batch.alive == 0 end)
+    apiapp.wait_for(t, "nothing is left", function() return next(app.live) == nil end)
   end)
 end)
 
 test("refusals before any work: queue, memory, context, draining", function(t)
   apiapp.run(t, function(app)
     local first = start(app, endless())
-    wait_for(t, "it runs", function() return #first > 3 end)
+    apiapp.wait_for(t, "it runs", function() return #first > 3 end)
     local second = start(app, endless())
-    wait_for(t, "one waits", function() return app.entry.batch.alive == 2 end)
+    apiapp.wait_for(t, "one waits", function() return app.entry.batch.alive == 2 end)
     app.config.queue.requests = 1
     local status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
     t.eq({ status, answer.error.code, answer.error.type }, { 429, "queue_full",
@@ -115,7 +106,7 @@ test("refusals before any work: queue, memory, context, draining", function(t)
     for id in pairs(app.live) do ids[#ids + 1] = id end
     t.eq(#ids, 2)
     for _, id in ipairs(ids) do app:ask("/v1/requests/" .. id, nil, { method = "DELETE" }) end
-    wait_for(t, "both ended", function() return first.done and second.done end)
+    apiapp.wait_for(t, "both ended", function() return first.done and second.done end)
   end, { sequences = 1, context = 2048 })
 end)
 

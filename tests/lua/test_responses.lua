@@ -136,14 +136,6 @@ local function endless(more)
   return body
 end
 
-local function wait_for(t, what, f)
-  for _ = 1, harness.LIMIT_MS // 10 do
-    if f() then return end
-    async.sleep(10)
-  end
-  t.fail("never: " .. what)
-end
-
 local function by(key) return { ["x-test-key"] = key } end
 
 -- ---- answers ------------------------------------------------------------------------------------
@@ -486,21 +478,21 @@ test("in the background: queued, fetched when it is done, cancelled", function(t
     local _, queued = app:ask(PATH, { input = "Hello!", background = true, temperature = 0 })
     t.eq({ queued.status, queued.background, #queued.output }, { "queued", true, 0 })
     local now
-    wait_for(t, "its answer", function()
+    apiapp.wait_for(t, "its answer", function()
       now = select(2, app:ask(PATH .. "/" .. queued.id, nil, { method = "GET" }))
       return now.status == "completed"
     end)
     t.eq(meaning(now).content, "Hello! I am Moonlet. How can I help you?")
     local _, long = app:ask(PATH, endless { background = true }, { headers = by "mine" })
     local path = PATH .. "/" .. long.id
-    wait_for(t, "it runs", function() return app.entry.batch.alive == 1 end)
+    apiapp.wait_for(t, "it runs", function() return app.entry.batch.alive == 1 end)
     t.eq((app:ask(path .. "/cancel", "")), 404, "of another key")
     local status, ended = app:ask(path .. "/cancel", "", { headers = by "mine" })
     t.eq({ status, ended.status }, { 200, "cancelled" })
     t.eq(app.entry.batch.alive, 0)
     t.eq((app:ask(path .. "/cancel", "", { headers = by "mine" })), 200, "again")
     local _, wrong = app:ask(PATH, { input = ("word "):rep(9000), background = true })
-    wait_for(t, "its failure", function()
+    apiapp.wait_for(t, "its failure", function()
       now = select(2, app:ask(PATH .. "/" .. wrong.id, nil, { method = "GET" }))
       return now.status == "failed"
     end)
@@ -554,7 +546,7 @@ test("a stream that broke is asked for again without one", function(t)
       local status, again = app:ask(PATH, body)
       t.eq({ status, meaning(again) }, { 200, meaning(want) })
     end
-    wait_for(t, "nothing is left", function() return next(app.live) == nil end)
+    apiapp.wait_for(t, "nothing is left", function() return next(app.live) == nil end)
   end)
 end)
 
@@ -570,16 +562,16 @@ test("a client that leaves ends its response, unless it runs in the background",
       return id
     end
     local id = leave(endless())
-    wait_for(t, "its sequence is free", function() return app.entry.batch.alive == 0 end)
+    apiapp.wait_for(t, "its sequence is free", function() return app.entry.batch.alive == 0 end)
     t.eq((app:ask(PATH .. "/" .. id, nil, { method = "GET" })), 404)
     id = leave { input = "Tell me a story.", ignore_eos = true, max_output_tokens = 60,
       background = true }
     local now
-    wait_for(t, "its end", function()
+    apiapp.wait_for(t, "its end", function()
       now = select(2, app:ask(PATH .. "/" .. id, nil, { method = "GET" }))
       return now.status == "incomplete"
     end)
     t.eq(now.usage.output_tokens, 60)
-    wait_for(t, "nothing is left", function() return next(app.live) == nil end)
+    apiapp.wait_for(t, "nothing is left", function() return next(app.live) == nil end)
   end)
 end)

@@ -1,7 +1,6 @@
 -- What the Responses API keeps, over a real socket: what was sent, as it was sent, and what came of
 -- it, also of responses that are still made.
 local apiapp = require "apiapp"
-local async = require "lib.async"
 local handler = require "api.handler"
 local harness = require "harness"
 local http = require "http"
@@ -16,14 +15,6 @@ local PATH = "/v1/responses"
 
 local function by(name) return { ["x-test-key"] = name } end
 
-local function wait_for(t, what, f)
-  for _ = 1, harness.LIMIT_MS // 10 do
-    if f() then return end
-    async.sleep(10)
-  end
-  t.fail("never: " .. what)
-end
-
 --- A store with files in a folder of its own.
 local function on_disk()
   return { count = 10, bytes = 1 << 20, seconds = 1000, disk_bytes = 1 << 20, disk_seconds = 1000,
@@ -34,7 +25,7 @@ end
 local function start(t, app, headers)
   local _, queued = app:ask(PATH, { input = "Tell me a story.", ignore_eos = true,
     max_output_tokens = 4000, background = true }, { headers = headers })
-  wait_for(t, "it runs", function() return app.entry.batch.alive == 1 end)
+  apiapp.wait_for(t, "it runs", function() return app.entry.batch.alive == 1 end)
   return queued.id
 end
 
@@ -45,7 +36,7 @@ test("a background response that is deleted while it runs ends, and stays delete
     t.eq((app:ask(PATH .. "/" .. id, nil, { method = "DELETE" })), 404, "of another key")
     local status, gone = app:ask(PATH .. "/" .. id, nil, { method = "DELETE", headers = mine })
     t.eq({ status, gone.deleted, app.entry.batch.alive }, { 200, true, 0 })
-    wait_for(t, "nothing is left", function() return next(app.live) == nil end)
+    apiapp.wait_for(t, "nothing is left", function() return next(app.live) == nil end)
     t.eq((app:ask(PATH .. "/" .. id, nil, { method = "GET", headers = mine })), 404)
     t.eq(app.responses.disk:read("mine", id), nil, "its file")
   end, { responses = on_disk() })

@@ -155,8 +155,7 @@ end)
 
 test("random schemas mean what the standard says", function(t)
   local random = samples.generator(7)
-  local r = { below = function(_, n) return random(n) end }
-  function r:pick(list) return list[self:below(#list)] end
+  local r = samples.picker(random)
   local made, wrong = 0, {}
   for i = 1, 250 do
     if i == 5 then t.unforced() end -- each collection would walk through all that is kept

@@ -91,8 +91,7 @@ end
 
 test("of a random schema with such a keyword nothing is refused that may fit", function(t)
   local random = samples.generator(11)
-  local r = { below = function(_, n) return random(n) end }
-  function r:pick(list) return list[self:below(#list)] end
+  local r = samples.picker(random)
   local tried, wrong = 0, {}
   for i = 1, 200 do
     if i == 5 then t.unforced() end -- each collection would walk through all that is kept
