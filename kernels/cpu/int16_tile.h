@@ -6,6 +6,7 @@
  * cache line. */
 static void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
                              pe_int16_tile rows) {
+  if (far_results(o)) return;
   const float *out = o->out + rows.from * o->out_step + panel * LANES;
   for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
     for (int c = 0; c < C; c++) __builtin_prefetch(out + c * apart * LANES, 1, 3);
@@ -57,18 +58,45 @@ ALWAYS void clear_sums(const task *t, int lines) {
   if (t->bias) memset(t->sum, 0, (size_t)(lines * LANES) * sizeof *t->sum);
 }
 
-/* C panels that are `apart` panels away from each other, and the tiles from .. to - 1. */
-static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart, const int C,
-                         int32_t from, int32_t to, pe_int16_block *block, float *sums) {
+/* C panels from `panel` on, and the tiles from .. to - 1. */
+typedef struct strip {
+  int64_t panel;
+  int C;
+  int32_t from, to;
+} strip;
+
+/* Tiles after tile i, and itself, that are run together: all of the same number of rows, or one. */
+static int run_of(const pe_int16_rows *x, const strip *s, int32_t i) {
+#ifdef PE_RUNS
+  const int32_t more = x->rows % x->tiles;
+  return (i < more && more < s->to ? more : s->to) - i;
+#else
+  (void)x, (void)s, (void)i;
+  return 1;
+#endif
+}
+
+static void finish_tiles(const pe_int16_product *o, const strip *s, const task *t,
+                         pe_int16_tile rows) {
+  const int step = s->C * LANES;
+  for (int i = 0; i < t->tiles; i++)
+    for (int c = 0; c < s->C; c++) {
+      const int64_t at = (int64_t)i * rows.rows * step + c * LANES;
+      finish(o, t->acc + at, t->sum + at, step, s->panel + c, rows.from + i * rows.rows, rows.rows);
+    }
+}
+
+/* All columns of a strip. */
+static NEVER void blocks(const pe_int16_product *o, const strip *s, pe_int16_block *block,
+                         float *sums) {
   const pe_pack *w = o->w;
   const pe_int16_rows *x = o->x;
-  const int32_t each = x->rows / x->tiles, more = x->rows % x->tiles;
-  const int32_t first = pe_int16_tile_at(x, from).from;
-  const pe_int16_tile last = pe_int16_tile_at(x, to - 1);
+  const int C = s->C, most = COLS / w->act; /* groups of a block */
+  const pe_int16_tile last = pe_int16_tile_at(x, s->to - 1);
+  const int32_t first = pe_int16_tile_at(x, s->from).from;
   const int64_t room = (int64_t)(last.from + last.rows - first) * C * LANES;
   const uint64_t bytes = (uint64_t)(COLS / w->chunk) * (uint64_t)w->chunk_bytes;
-  const int most = COLS / w->act; /* groups of a block */
-  const uint8_t *at = pe_pack_panel(w, panel);
+  const uint8_t *at = pe_pack_panel(w, s->panel), *then = at + (uint64_t)C * w->panel_bytes;
   task t = {.block = block,
             .act = w->act,
             .offset = w->offset,
@@ -76,25 +104,24 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart
             .narrow = w->base < 8 || w->offset,
             .next_bytes = (int)bytes / most};
   for (int64_t col = 0, g = 0; col < w->cols; col += COLS, g += most, at += bytes) {
+    const bool ends = col + COLS >= w->cols;
     t.groups = x->groups - g < most ? (int)(x->groups - g) : most;
     for (int c = 0; c < C; c++) {
-      const uint8_t *chunk = at + (uint64_t)(c * apart) * w->panel_bytes;
-      unpack_panel(w, chunk, t.groups * w->act, block, c);
-      t.next[c] = chunk + bytes;
+      const uint64_t panel = (uint64_t)c * w->panel_bytes;
+      unpack_panel(w, at + panel, t.groups * w->act, block, c);
+      t.next[c] = (ends ? then : at + bytes) + panel;
     }
-    const bool ends = col + COLS >= w->cols;
-    pe_int16_tile rows = {.from = first};
-    for (int32_t i = from; i < to; i++, rows.from += rows.rows) {
-      rows.rows = each + (i < more);
+    for (int32_t i = s->from; i < s->to; i += t.tiles) {
+      const pe_int16_tile rows = pe_int16_tile_at(x, i);
+      t.tiles = run_of(x, s, i);
       t.x = operand_at(x, rows, col, g);
+      t.next_codes = rows.rows * x->step, t.next_scales = rows.rows * x->groups;
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
-      if (!col) clear_sums(&t, rows.rows * C);
-      if (ends) prefetch_results(o, panel, apart, C, rows);
+      if (!col) clear_sums(&t, rows.rows * C * t.tiles);
+      if (ends) prefetch_results(o, s->panel, 1, C, rows);
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;
-      for (int c = 0; ends && c < C; c++)
-        finish(o, t.acc + c * LANES, t.sum + c * LANES, C * LANES, panel + c * apart, rows.from,
-               rows.rows);
+      if (ends) finish_tiles(o, s, &t, rows);
     }
   }
 }
@@ -125,15 +152,14 @@ static void product(const pe_int16_product *o, int64_t from, int64_t to, void *s
 #ifdef PE_CONFIGURE
   configure(o);
 #endif
-  /* Each panel of a tile is a stream of its own, in which the next bytes can be requested. */
-  const int64_t apart = (end - first) / P;
   for (int32_t t = o->from_tile; t < tiles; t += most) {
-    const int32_t to_tile = t + most < tiles ? t + most : tiles;
-    for (int64_t panel = first; panel < first + apart; panel++)
-      blocks(o, panel, apart, P, t, to_tile, block, sums);
-    for (int64_t panel = first + apart * P; panel < end; panel++)
-      blocks(o, panel, 0, 1, t, to_tile, block, sums);
+    strip s = {first, P, t, t + most < tiles ? t + most : tiles};
+    for (; s.panel + P <= end; s.panel += P) blocks(o, &s, block, sums);
+    for (s.C = 1; s.panel < end; s.panel++) blocks(o, &s, block, sums);
   }
+#ifdef PE_STREAMED
+  PE_STREAMED;
+#endif
 #ifdef PE_CONFIGURE
   tile_release();
 #endif

@@ -11,7 +11,12 @@
  * the sums are at most 64 * 128 * 255 and 64 * 255 * 255.
  *
  * Sums leave the tile registers through memory. The three stages of a group, its products, storing
- * and scaling, run one group apart, so that the core overlaps them: each uses a unit of its own. */
+ * and scaling, run one group apart, so that the core overlaps them: each uses a unit of its own.
+ * They go on from one job to the next, a job being one tile of rows and one panel:
+ *
+ *   products   a0 a1 a2 a3 a4 a5 b0 b1 b2 b3 ...        jobs a and b of six groups each
+ *   storing          a0 a1 a2 a3 a4 a5 b0 b1 ...
+ *   scaling             a0 a1 a2 a3 a4 a5 b0 ...        between a5 and b0 acc changes */
 
 #include "kernels/cpu/tile_ops.h"
 
@@ -83,14 +88,26 @@ typedef struct stored_sums {
   int32_t high[PE_TILE][LANES], low[PE_TILE][LANES];
 } __attribute__((aligned(64))) stored_sums;
 
-/* The operands of group g, and a product with one plane of them. */
-ALWAYS void load_weights(const task *t, int g, int c) {
-  tile_load(WEIGHTS, (const uint8_t *)t->block->codes[c] + g * t->act * LANES, 64);
+typedef struct job {
+  const uint8_t *x, *w;   /* codes of the tile of rows and of the panel */
+  const float *scale, *s; /* their scales */
+} job;
+
+ALWAYS job job_at(const task *t, int tile, int c) {
+  const operand x = t->x;
+  return (job){(const uint8_t *)(x.codes + tile * t->next_codes),
+               (const uint8_t *)t->block->codes[c], x.scale + tile * t->next_scales,
+               t->block->s[c]};
 }
-ALWAYS void load_plane(const task *t, int g, const int plane, const int R) {
+
+/* The operands of group g, and a product with one plane of them. */
+ALWAYS void load_weights(const task *t, const job *j, int g) {
+  tile_load(WEIGHTS, j->w + g * t->act * LANES, 64);
+}
+ALWAYS void load_plane(const task *t, const job *j, int g, const int plane, const int R) {
   const int col = g * t->act;
-  const uint8_t *x = (const uint8_t *)t->x.codes + col / UNIT * UNIT * 2 * R + col % UNIT;
-  tile_load(plane, x + (plane == LOW ? R * UNIT : 0), UNIT);
+  tile_load(plane, j->x + col / UNIT * UNIT * 2 * R + col % UNIT + (plane == LOW ? R * UNIT : 0),
+            UNIT);
 }
 ALWAYS void multiply_plane(const task *t, const int to, const int plane) {
   tile_clear(to);
@@ -100,10 +117,10 @@ ALWAYS void multiply_plane(const task *t, const int to, const int plane) {
   if (!t->narrow && plane == LOW) tile_dot_uu(to, plane, WEIGHTS);
 }
 
-ALWAYS void multiply(const task *t, int g, int c, const int to, const int R) {
-  load_weights(t, g, c);
-  load_plane(t, g, HIGH, R), multiply_plane(t, to, HIGH);
-  load_plane(t, g, LOW, R), multiply_plane(t, to + 1, LOW);
+ALWAYS void multiply(const task *t, const job *j, int g, const int to, const int R) {
+  load_weights(t, j, g);
+  load_plane(t, j, g, HIGH, R), multiply_plane(t, to, HIGH);
+  load_plane(t, j, g, LOW, R), multiply_plane(t, to + 1, LOW);
 }
 
 ALWAYS void keep(stored_sums *s, const int from) {
@@ -118,87 +135,120 @@ ALWAYS void keep(stored_sums *s, const int from) {
 #endif
 
 /* Scales and adds the sums of group g: of R rows those from first / 16 to end / 16. */
-ALWAYS void add_some(const task *t, int g, int c, const stored_sums *from, vf acc[PE_TILE],
-                     const int first, const int end, const int R) {
-  const vf s = scale_of(t, g, c, 0);
+ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TILE], const int first,
+                     const int end, const int R) {
+  const vf s = load(j->s + g * LANES);
   UNROLL for (int r = first * R / 16; r < end * R / 16; r++) {
     const vi d = (vi)(load_words(from->high[r]) << 8) + (vi)load_words(from->low[r]);
-    acc[r] = fma_(s * splat(t->x.scale[g * R + r]), to_floats(d), acc[r]);
+    acc[r] = fma_(s * splat(j->scale[g * R + r]), to_floats(d), acc[r]);
   }
 }
-ALWAYS void add_sums(const task *t, int g, int c, const stored_sums *from, vf acc[PE_TILE],
-                     const int R) {
-  add_some(t, g, c, from, acc, 0, 16, R);
+ALWAYS void add_sums(const job *j, int g, const stored_sums *from, vf acc[PE_TILE], const int R) {
+  add_some(j, g, from, acc, 0, 16, R);
 }
 
-/* One step: products of group g into the pair of tiles `to`, which hold the sums of group g - 2
- * until they are stored to `put`; and group g - 3, which was stored to `get`, is scaled in between.
- * Measured from the first- and second-level cache: 0.80 and 0.80 of the time that the same work
- * takes stage by stage. */
-ALWAYS void step(const task *t, int g, int c, const int to, stored_sums *put,
-                 const stored_sums *get, vf acc[PE_TILE], const int R) {
-  load_weights(t, g, c);
-  add_some(t, g - 3, c, get, acc, 0, 3, R);
-  load_plane(t, g, HIGH, R);
-  add_some(t, g - 3, c, get, acc, 3, 5, R);
+/* One step: products of group g of job j into the pair of tiles `to`, which hold the sums of the
+ * group two steps ago until they are stored to `put`; and group h of job `past`, which was stored
+ * to `get` a step ago, is scaled in between. Measured from the first- and second-level cache: 0.80
+ * of the time that the same work takes stage by stage. */
+ALWAYS void step(const task *t, const job *j, int g, const job *past, int h, const int to,
+                 stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R) {
+  load_weights(t, j, g);
+  add_some(past, h, get, acc, 0, 3, R);
+  load_plane(t, j, g, HIGH, R);
+  add_some(past, h, get, acc, 3, 5, R);
   tile_store(to, put->high, 64), multiply_plane(t, to, HIGH);
-  add_some(t, g - 3, c, get, acc, 5, 9, R);
-  load_plane(t, g, LOW, R);
-  add_some(t, g - 3, c, get, acc, 9, 12, R);
+  add_some(past, h, get, acc, 5, 9, R);
+  load_plane(t, j, g, LOW, R);
+  add_some(past, h, get, acc, 9, 12, R);
   tile_store(to + 1, put->low, 64), multiply_plane(t, to + 1, LOW);
-  add_some(t, g - 3, c, get, acc, 12, 16, R);
+  add_some(past, h, get, acc, 12, 16, R);
 }
 
-/* Sums of even groups are in the first pair of tiles and the first of `s`, of odd ones in the
- * second. */
-ALWAYS void add_groups(const task *t, int c, vf acc[PE_TILE], const int R) {
-  enum { EVEN = SUMS, ODD = SUMS + 2 };
-  const int n = t->groups;
-  stored_sums s[2];
-  multiply(t, 0, c, EVEN, R);
-  if (n > 1) multiply(t, 1, c, ODD, R);
-  if (n > 2) {
-    int g = 3;
-    keep(&s[0], EVEN), multiply(t, 2, c, EVEN, R);
-    for (; g + 1 < n; g += 2) {
-      step(t, g, c, ODD, &s[1], &s[0], acc, R);
-      step(t, g + 1, c, EVEN, &s[0], &s[1], acc, R);
-    }
-    if (g < n) step(t, g, c, ODD, &s[1], &s[0], acc, R);
-    add_sums(t, n - 3, c, &s[(n - 3) % 2], acc, R);
-  }
-  keep(&s[0], EVEN);
-  if (n > 1) {
-    keep(&s[1], ODD);
-    add_sums(t, n - 2, c, &s[n % 2], acc, R);
-  }
-  add_sums(t, n - 1, c, &s[(n - 1) % 2], acc, R);
+ALWAYS void load_acc(const float *from, int step, vf acc[PE_TILE], const int R) {
+  UNROLL for (int r = 0; r < R; r++) acc[r] = load(from + r * step);
 }
-
-/* All groups of one panel; `step` floats from row to row of the sums. */
-ALWAYS void panel_groups(const task *t, int c, float *to, int step, const int R) {
-  vf acc[PE_TILE];
-  UNROLL for (int r = 0; r < R; r++) acc[r] = load(to + r * step);
-  add_groups(t, c, acc, R);
+ALWAYS void store_acc(float *to, int step, const vf acc[PE_TILE], const int R) {
   UNROLL for (int r = 0; r < R; r++) store(to + r * step, acc[r]);
 }
+enum { EVEN = SUMS, ODD = SUMS + 2 };
 
-ALWAYS void panel_biases(const task *t, int c, float *to, int step, const int R) {
-  vf sum[PE_TILE];
-  UNROLL for (int r = 0; r < R; r++) sum[r] = load(to + r * step);
-  for (int g = 0; g < t->groups; g++) {
-    const vf b = load(t->block->b[c] + g * LANES);
-    UNROLL for (int r = 0; r < R; r++) sum[r] = fma_(b, splat(t->x.scaled[g * R + r]), sum[r]);
+/* The sums of job i, which is tile i / C and panel i % C. */
+ALWAYS float *sums_of(float *sums, int i, const int R, const int C) {
+  return sums + i / C * R * C * LANES + i % C * LANES;
+}
+
+/* All jobs, of an even number of groups of at least 4: then the sums of even groups are always in
+ * the first pair of tiles and the first of `s`, those of odd ones in the second. */
+ALWAYS void run_jobs(const task *t, const int R, const int C) {
+  const int n = t->groups, jobs = t->tiles * C;
+  stored_sums s[2];
+  vf acc[PE_TILE];
+  job j = job_at(t, 0, 0), past;
+  multiply(t, &j, 0, EVEN, R);
+  multiply(t, &j, 1, ODD, R);
+  keep(&s[0], EVEN), multiply(t, &j, 2, EVEN, R);
+  load_acc(t->acc, C * LANES, acc, R);
+  for (int i = 0;;) {
+    int g = 3;
+    for (; g + 1 < n; g += 2) {
+      step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
+      step(t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R);
+    }
+    step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
+    float *const to = sums_of(t->acc, i, R, C);
+    if (++i == jobs) break;
+    past = j, j = job_at(t, i / C, i % C);
+    step(t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R);
+    step(t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R);
+    step(t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R);
+    store_acc(to, C * LANES, acc, R);
+    load_acc(sums_of(t->acc, i, R, C), C * LANES, acc, R);
   }
-  UNROLL for (int r = 0; r < R; r++) store(to + r * step, sum[r]);
+  add_sums(&j, n - 3, &s[1], acc, R);
+  keep(&s[0], EVEN), keep(&s[1], ODD);
+  add_sums(&j, n - 2, &s[0], acc, R);
+  add_sums(&j, n - 1, &s[1], acc, R);
+  store_acc(sums_of(t->acc, jobs - 1, R, C), C * LANES, acc, R);
+}
+
+/* One job of any number of groups. */
+ALWAYS void run_job(const task *t, const job *j, float *to, const int R, const int C) {
+  stored_sums s;
+  vf acc[PE_TILE];
+  load_acc(to, C * LANES, acc, R);
+  for (int g = 0; g < t->groups; g++) {
+    multiply(t, j, g, EVEN, R);
+    keep(&s, EVEN);
+    add_sums(j, g, &s, acc, R);
+  }
+  store_acc(to, C * LANES, acc, R);
+}
+
+ALWAYS void job_biases(const task *t, int i, const int R, const int C) {
+  const float *scaled = t->x.scaled + i / C * t->next_scales;
+  float *const to = sums_of(t->sum, i, R, C);
+  vf sum[PE_TILE];
+  load_acc(to, C * LANES, sum, R);
+  for (int g = 0; g < t->groups; g++) {
+    const vf b = load(t->block->b[i % C] + g * LANES);
+    UNROLL for (int r = 0; r < R; r++) sum[r] = fma_(b, splat(scaled[g * R + r]), sum[r]);
+  }
+  store_acc(to, C * LANES, sum, R);
 }
 
 ALWAYS void tile(const task *t, const int R, const int C) {
+  const int jobs = t->tiles * C;
   for (int g = 0; g < t->groups; g++) prefetch_next(t, g, C);
-  for (int c = 0; c < C; c++) {
-    panel_groups(t, c, t->acc + c * LANES, C * LANES, R);
-    if (t->bias) panel_biases(t, c, t->sum + c * LANES, C * LANES, R);
+  if (t->groups >= 4 && t->groups % 2 == 0) {
+    run_jobs(t, R, C);
+  } else {
+    for (int i = 0; i < jobs; i++) {
+      const job j = job_at(t, i / C, i % C);
+      run_job(t, &j, sums_of(t->acc, i, R, C), R, C);
+    }
   }
+  for (int i = 0; t->bias && i < jobs; i++) job_biases(t, i, R, C);
 }
 
 /* All tiles are configured for the largest number of rows: smaller ones read a row of the codes or

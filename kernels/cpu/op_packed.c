@@ -8,8 +8,8 @@
 #include "kernels/cpu/experts.h"
 
 enum {
-  /* Floats of both products of a gated MLP before they are joined: 64 KB, so that the second one
-   * stays in the cache. A strip of few rows has many columns: they are read as streams, and an
+  /* Floats of each product of a gated MLP before they are joined: 64 KB, so that both stay in the
+   * cache. A strip of few rows has many columns: they are read as streams, and an
    * activation of a few numbers at a time would wait for each of its steps. */
   STRIP = 1 << 14,
   LEAST_STRIP = 2 * PE_PACK_ROWS, /* columns */
@@ -140,14 +140,14 @@ static int64_t strip_of(int64_t rows) {
 
 /* Rows of the tiles of p, columns from .. to - 1: activates gate and multiplies it with up. */
 static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t from, int64_t to,
-                      const float *up) {
+                      float *gate, const float *up) {
   const pe_int16_tile first = pe_int16_tile_at(p->x, p->from_tile);
   const pe_int16_tile last = pe_int16_tile_at(p->x, p->to_tile - 1);
   const int64_t strip = strip_of(c->rows);
   for (int64_t r = first.from; r < last.from + last.rows; r++) {
-    float *y = pe_cpu_row(&c->out, r) + from;
+    float *y = gate + r * strip;
     c->prim->unary((pe_map_op)c->args.gated.activation, y, to - from, y);
-    c->prim->binary(PE_MAP_MUL, y, up + r * strip, to - from, y);
+    c->prim->binary(PE_MAP_MUL, y, up + r * strip, to - from, pe_cpu_row(&c->out, r) + from);
   }
 }
 
@@ -155,13 +155,14 @@ static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t f
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const int64_t strip = strip_of(c->rows);
   float *scratch = share->scratch + rounded_floats(c);
-  float *up = scratch + floats_of(pe_int16_scratch(c->rows));
+  float *up = scratch + floats_of(pe_int16_scratch(c->rows)), *first = up + c->rows * strip;
   pe_int16_rows own[2];
   const pe_int16_rows *x[2];
   round_inputs(c, share, own, x);
   pe_int16_product gate = {
-      .w = c->pack, .x = x[0], .bias = c->vec[0], .out = c->out.at, .out_step = c->out.step};
-  pe_int16_product other = {.w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip};
+      .w = c->pack, .x = x[0], .bias = c->vec[0], .out_step = strip, .near = true};
+  pe_int16_product other = {
+      .w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip, .near = true};
   const int32_t tiles = gate.x->tiles, most = pe_int16_cached(gate.x);
   int64_t from, to;
   share_panels(share, c->pack, &from, &to);
@@ -170,10 +171,10 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
     gate.to_tile = other.to_tile = (int32_t)pe_cpu_least(t + most, tiles);
     for (int64_t col = from; col < to; col += strip) {
       const int64_t end = pe_cpu_least(col + strip, to);
-      other.out = up - col;
+      gate.out = first - col, other.out = up - col;
       c->int16->product(&gate, col, end, scratch);
       c->int16->product(&other, col, end, scratch);
-      join_gate(c, &gate, col, end, up);
+      join_gate(c, &gate, col, end, first, up);
     }
   }
 }
@@ -189,7 +190,7 @@ static double gated_reads(const pe_cpu_call *c) {
 }
 
 static int64_t gated_scratch(const pe_cpu_call *c) {
-  return rounded_floats(c) + floats_of(pe_int16_scratch(c->rows)) + c->rows * strip_of(c->rows);
+  return rounded_floats(c) + floats_of(pe_int16_scratch(c->rows)) + 2 * c->rows * strip_of(c->rows);
 }
 
 const pe_cpu_op pe_cpu_packed_gated = {

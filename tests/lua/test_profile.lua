@@ -1,6 +1,7 @@
 -- The profile of an engine: what ops cost, and that counting changes no number. Charts of it.
 local chart = require "ui.chart"
 local perigee = require "perigee"
+local profile = require "cmd.bench.profile"
 local shapes = require "cmd.bench.shapes"
 local models = require "models"
 local test = require("harness").test
@@ -78,6 +79,21 @@ test("limits are numbers of this machine", function(t)
   t.ok(limits.fma > 1e8 and limits.fma < 1e15)
   t.ok(limits.dot > 1e8 and limits.dot < 1e15)
   t.ok(limits.latency > 1e-9 and limits.latency < 1e-4)
+end)
+
+test("phases are prompts, and batches at depths", function(t)
+  local model = tiny "q4_0"
+  model.options = { threads = 1, precision = "fast" }
+  local rows = profile.run(model,
+    { prompts = "8", depths = "0,3", sequences = "1,3", seconds = 0 })
+  local phases, macs = {}, {}
+  for _, row in ipairs(rows) do
+    if row.op == "all" then phases[#phases + 1] = row.phase end
+    if row.op == "linear" then macs[row.phase] = row.gflop_per_s * row.ms end
+  end
+  t.eq(phases, { "prefill 8", "decode at 0", "decode at 0, batch 3", "decode at 3",
+    "decode at 3, batch 3" })
+  t.ok(math.abs(macs["decode at 3, batch 3"] / macs["decode at 3"] - 3) < 1e-6)
 end)
 
 --- Every element is closed, and no number is missing.

@@ -17,8 +17,8 @@ local STEPS = 32 -- decode steps, at most
 
 -- ---- measuring ----------------------------------------------------------------------------------
 
-local function step(engine, seq, ids)
-  local ok, why = engine:step { { seq = seq, ids = ids } }
+local function step(engine, rows)
+  local ok, why = engine:step(rows)
   if not ok then error(why, 0) end
 end
 
@@ -31,24 +31,30 @@ local function prefill(engine, n, seconds)
       engine:profile()
       started = common.now()
     end
-    step(engine, seq, common.ids(n, engine.vocabulary, i))
+    step(engine, { { seq = seq, ids = common.ids(n, engine.vocabulary, i) } })
     engine:remove(seq)
     if started and common.now() - started > seconds then break end
   end
   return engine:profile()
 end
 
-local function decode(engine, depth, seconds)
-  local seq = assert(engine:add())
-  if depth > 0 then step(engine, seq, common.ids(depth, engine.vocabulary)) end
-  step(engine, seq, { 1 })
+--- Steps of n sequences, a token of each.
+local function decode(engine, depth, n, seconds)
+  local rows = {}
+  for i = 1, n do
+    local seq = assert(engine:add())
+    rows[i] = { seq = seq, ids = common.ids(depth, engine.vocabulary, i) }
+    if depth > 0 then step(engine, { rows[i] }) end
+    rows[i].ids = { 1 + i }
+  end
+  step(engine, rows)
   engine:profile()
   local started = common.now()
   for i = 1, STEPS do
-    step(engine, seq, { 2 })
+    step(engine, rows)
     if i >= 3 and common.now() - started > seconds then break end
   end
-  engine:remove(seq)
+  for _, row in ipairs(rows) do engine:remove(row.seq) end
   return engine:profile()
 end
 
@@ -126,12 +132,15 @@ function profile.run(model, opts)
   local context = common.context(model)
   local prompts = common.numbers(opts.prompts or "512", "--prompts")
   local depths = common.numbers(opts.depths or "0", "--depths")
-  local most = math.max(table.unpack(prompts))
-  most = math.min(context, math.max(most, math.max(table.unpack(depths)) + STEPS + 1))
+  local sequences = common.numbers(opts.sequences or "1", "--sequences")
+  local deepest = math.min(context, math.max(table.unpack(depths)) + STEPS + 1)
+  local most = math.max(math.min(context, math.max(table.unpack(prompts))),
+    deepest * math.max(table.unpack(sequences)))
   check_room(model, most)
   local o = model.options
   local engine <close>, why = perigee.engine.open(model.graph, { threads = o.threads,
-    tokens = most, kv_bits = o.kv_bits, precision = o.precision, device = o.device,
+    sequences = math.max(table.unpack(sequences)), tokens = most, kv_bits = o.kv_bits,
+    precision = o.precision, device = o.device,
     profile = true })
   if not engine then error(why, 0) end
   local limits, failed = engine:limits()
@@ -145,8 +154,9 @@ function profile.run(model, opts)
     if n <= context then add(("prefill %d"):format(n), prefill(engine, n, opts.seconds)) end
   end
   for _, depth in ipairs(depths) do
-    if depth + STEPS < context then
-      add(("decode at %d"):format(depth), decode(engine, depth, opts.seconds))
+    for _, n in ipairs(depth + STEPS < context and sequences or {}) do
+      local phase = n == 1 and "decode at %d" or "decode at %d, batch %d"
+      add(phase:format(depth, n), decode(engine, depth, n, opts.seconds))
     end
   end
   return rows, limits
