@@ -4,7 +4,8 @@
  *   int16_pairs.h     how products are summed: pairs of 16-bit values,
  *   int16_planes.h    or bytes on NEON,
  *   int16_bytes.h     or bytes of one or two rows with VNNI,
- *   int16_tmul.h      or bytes in the tiles of AMX
+ *   int16_tmul.h      or bytes in the tiles of AMX,
+ *   int16_tmul_few.h  of which there may be one only
  *   int16_impl.h      activations and products
  *
  * A version defines these macros before:
@@ -26,7 +27,8 @@
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
  *   PE_STREAM(p, v)        stores a register around the caches; p is aligned to it
  *   PE_STREAMED            makes what was stored so visible to other threads
- *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release
+ *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single
+ *                          tile of rows is left to `few`
  *   PE_RUNS                `tile` takes several tiles at a time */
 #include "kernels/cpu/int16_layout.h"
 

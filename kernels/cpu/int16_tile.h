@@ -151,6 +151,11 @@ static void product(const pe_int16_product *o, int64_t from, int64_t to, void *s
   const int32_t most = pe_int16_cached(o->x), tiles = o->to_tile ? o->to_tile : o->x->tiles;
 #ifdef PE_CONFIGURE
   configure(o);
+  if (o->x->tiles == 1) {
+    few(o, first, end, block);
+    tile_release();
+    return;
+  }
 #endif
   for (int32_t t = o->from_tile; t < tiles; t += most) {
     strip s = {first, P, t, t + most < tiles ? t + most : tiles};

@@ -45,7 +45,7 @@ ALWAYS void put_unit(const vi *v, int n, int16_t *codes) {
 typedef uint8_t bytes64 __attribute__((vector_size(64)));
 
 ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, uint8_t *out, const form f) {
-  const vu levels = level_table(w);
+  const vu levels = f.levels ? level_table(w) : (vu){0};
   const uint8_t *upper = chunk + w->upper_at;
   const uint8_t offset = (uint8_t)w->offset;
   for (int i = 0; i < w->chunk / 8; i += 4)
@@ -91,23 +91,20 @@ typedef struct stored_sums {
 typedef struct job {
   const uint8_t *x, *w;   /* codes of the tile of rows and of the panel */
   const float *scale, *s; /* their scales */
+  int groups, rows;
 } job;
 
-ALWAYS job job_at(const task *t, int tile, int c) {
-  const operand x = t->x;
-  return (job){(const uint8_t *)(x.codes + tile * t->next_codes),
-               (const uint8_t *)t->block->codes[c], x.scale + tile * t->next_scales,
-               t->block->s[c]};
-}
+/* Steps of a job. An even number lets the sums of even groups always be in the first pair of tiles;
+ * a step without a group repeats the last one, and its sums are not used. */
+ALWAYS int steps_of(const job *j) { return j->groups < 4 ? 4 : (j->groups + 1) / 2 * 2; }
 
 /* The operands of group g, and a product with one plane of them. */
 ALWAYS void load_weights(const task *t, const job *j, int g) {
   tile_load(WEIGHTS, j->w + g * t->act * LANES, 64);
 }
-ALWAYS void load_plane(const task *t, const job *j, int g, const int plane, const int R) {
-  const int col = g * t->act;
-  tile_load(plane, j->x + col / UNIT * UNIT * 2 * R + col % UNIT + (plane == LOW ? R * UNIT : 0),
-            UNIT);
+ALWAYS void load_plane(const task *t, const job *j, int g, const int plane) {
+  const int col = g * t->act, size = j->rows * UNIT;
+  tile_load(plane, j->x + col / UNIT * size * 2 + col % UNIT + (plane == LOW ? size : 0), UNIT);
 }
 ALWAYS void multiply_plane(const task *t, const int to, const int plane) {
   tile_clear(to);
@@ -115,16 +112,6 @@ ALWAYS void multiply_plane(const task *t, const int to, const int plane) {
   if (t->narrow && plane == LOW) tile_dot_us(to, plane, WEIGHTS);
   if (!t->narrow && plane == HIGH) tile_dot_su(to, plane, WEIGHTS);
   if (!t->narrow && plane == LOW) tile_dot_uu(to, plane, WEIGHTS);
-}
-
-ALWAYS void multiply(const task *t, const job *j, int g, const int to, const int R) {
-  load_weights(t, j, g);
-  load_plane(t, j, g, HIGH, R), multiply_plane(t, to, HIGH);
-  load_plane(t, j, g, LOW, R), multiply_plane(t, to + 1, LOW);
-}
-
-ALWAYS void keep(stored_sums *s, const int from) {
-  tile_store(from, s->high, 64), tile_store(from + 1, s->low, 64);
 }
 
 /* gcc keeps acc in registers only if it unrolls all loops over rows early. */
@@ -140,11 +127,8 @@ ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TIL
   const vf s = load(j->s + g * LANES);
   UNROLL for (int r = first * R / 16; r < end * R / 16; r++) {
     const vi d = (vi)(load_words(from->high[r]) << 8) + (vi)load_words(from->low[r]);
-    acc[r] = fma_(s * splat(j->scale[g * R + r]), to_floats(d), acc[r]);
+    acc[r] = fma_(s * splat(j->scale[g * j->rows + r]), to_floats(d), acc[r]);
   }
-}
-ALWAYS void add_sums(const job *j, int g, const stored_sums *from, vf acc[PE_TILE], const int R) {
-  add_some(j, g, from, acc, 0, 16, R);
 }
 
 /* One step: products of group g of job j into the pair of tiles `to`, which hold the sums of the
@@ -155,14 +139,41 @@ ALWAYS void step(const task *t, const job *j, int g, const job *past, int h, con
                  stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R) {
   load_weights(t, j, g);
   add_some(past, h, get, acc, 0, 3, R);
-  load_plane(t, j, g, HIGH, R);
+  load_plane(t, j, g, HIGH);
   add_some(past, h, get, acc, 3, 5, R);
   tile_store(to, put->high, 64), multiply_plane(t, to, HIGH);
   add_some(past, h, get, acc, 5, 9, R);
-  load_plane(t, j, g, LOW, R);
+  load_plane(t, j, g, LOW);
   add_some(past, h, get, acc, 9, 12, R);
   tile_store(to + 1, put->low, 64), multiply_plane(t, to + 1, LOW);
   add_some(past, h, get, acc, 12, 16, R);
+}
+
+enum { EVEN = SUMS, ODD = SUMS + 2 };
+
+ALWAYS void keep(stored_sums *s, const int from) {
+  tile_store(from, s->high, 64), tile_store(from + 1, s->low, 64);
+}
+
+/* A step at one end of a job: g may be past the last group, and `past` may have no group h. */
+ALWAYS void edge_step(const task *t, const job *j, int g, const job *past, int h, const int to,
+                      stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R) {
+  g = g < j->groups ? g : j->groups - 1;
+  if (h < past->groups) {
+    step(t, j, g, past, h, to, put, get, acc, R);
+    return;
+  }
+  load_weights(t, j, g), load_plane(t, j, g, HIGH), load_plane(t, j, g, LOW);
+  keep(put, to), multiply_plane(t, to, HIGH), multiply_plane(t, to + 1, LOW);
+}
+
+/* The last three steps of a job after which there is none. */
+ALWAYS void drain(const job *j, stored_sums s[2], vf acc[PE_TILE], const int R) {
+  const int n = steps_of(j);
+  if (n - 3 < j->groups) add_some(j, n - 3, &s[1], acc, 0, 16, R);
+  keep(&s[0], EVEN), keep(&s[1], ODD);
+  if (n - 2 < j->groups) add_some(j, n - 2, &s[0], acc, 0, 16, R);
+  if (n - 1 < j->groups) add_some(j, n - 1, &s[1], acc, 0, 16, R);
 }
 
 ALWAYS void load_acc(const float *from, int step, vf acc[PE_TILE], const int R) {
@@ -171,58 +182,43 @@ ALWAYS void load_acc(const float *from, int step, vf acc[PE_TILE], const int R) 
 ALWAYS void store_acc(float *to, int step, const vf acc[PE_TILE], const int R) {
   UNROLL for (int r = 0; r < R; r++) store(to + r * step, acc[r]);
 }
-enum { EVEN = SUMS, ODD = SUMS + 2 };
 
-/* The sums of job i, which is tile i / C and panel i % C. */
+/* ---- many rows ------------------------------------------------------------------------------- */
+
+/* Job i is tile i / C and panel i % C. */
+ALWAYS job job_at(const task *t, int i, const int R, const int C) {
+  return (job){.x = (const uint8_t *)(t->x.codes + i / C * t->next_codes),
+               .w = (const uint8_t *)t->block->codes[i % C],
+               .scale = t->x.scale + i / C * t->next_scales,
+               .s = t->block->s[i % C],
+               .groups = t->groups,
+               .rows = R};
+}
 ALWAYS float *sums_of(float *sums, int i, const int R, const int C) {
   return sums + i / C * R * C * LANES + i % C * LANES;
 }
 
-/* All jobs, of an even number of groups of at least 4: then the sums of even groups are always in
- * the first pair of tiles and the first of `s`, those of odd ones in the second. */
 ALWAYS void run_jobs(const task *t, const int R, const int C) {
-  const int n = t->groups, jobs = t->tiles * C;
   stored_sums s[2];
-  vf acc[PE_TILE];
-  job j = job_at(t, 0, 0), past;
-  multiply(t, &j, 0, EVEN, R);
-  multiply(t, &j, 1, ODD, R);
-  keep(&s[0], EVEN), multiply(t, &j, 2, EVEN, R);
-  load_acc(t->acc, C * LANES, acc, R);
-  for (int i = 0;;) {
+  vf acc[PE_TILE] = {{0}};
+  job past = {.groups = 0}, j;
+  for (int i = 0; i < t->tiles * C; i++, past = j) {
+    j = job_at(t, i, R, C);
+    const int n = steps_of(&j);
+    edge_step(t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R);
+    edge_step(t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R);
+    edge_step(t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R);
+    if (i) store_acc(sums_of(t->acc, i - 1, R, C), C * LANES, acc, R);
+    load_acc(sums_of(t->acc, i, R, C), C * LANES, acc, R);
     int g = 3;
     for (; g + 1 < n; g += 2) {
       step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
       step(t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R);
     }
-    step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
-    float *const to = sums_of(t->acc, i, R, C);
-    if (++i == jobs) break;
-    past = j, j = job_at(t, i / C, i % C);
-    step(t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R);
-    step(t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R);
-    step(t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R);
-    store_acc(to, C * LANES, acc, R);
-    load_acc(sums_of(t->acc, i, R, C), C * LANES, acc, R);
+    edge_step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
   }
-  add_sums(&j, n - 3, &s[1], acc, R);
-  keep(&s[0], EVEN), keep(&s[1], ODD);
-  add_sums(&j, n - 2, &s[0], acc, R);
-  add_sums(&j, n - 1, &s[1], acc, R);
-  store_acc(sums_of(t->acc, jobs - 1, R, C), C * LANES, acc, R);
-}
-
-/* One job of any number of groups. */
-ALWAYS void run_job(const task *t, const job *j, float *to, const int R, const int C) {
-  stored_sums s;
-  vf acc[PE_TILE];
-  load_acc(to, C * LANES, acc, R);
-  for (int g = 0; g < t->groups; g++) {
-    multiply(t, j, g, EVEN, R);
-    keep(&s, EVEN);
-    add_sums(j, g, &s, acc, R);
-  }
-  store_acc(to, C * LANES, acc, R);
+  drain(&past, s, acc, R);
+  store_acc(sums_of(t->acc, t->tiles * C - 1, R, C), C * LANES, acc, R);
 }
 
 ALWAYS void job_biases(const task *t, int i, const int R, const int C) {
@@ -238,17 +234,9 @@ ALWAYS void job_biases(const task *t, int i, const int R, const int C) {
 }
 
 ALWAYS void tile(const task *t, const int R, const int C) {
-  const int jobs = t->tiles * C;
   for (int g = 0; g < t->groups; g++) prefetch_next(t, g, C);
-  if (t->groups >= 4 && t->groups % 2 == 0) {
-    run_jobs(t, R, C);
-  } else {
-    for (int i = 0; i < jobs; i++) {
-      const job j = job_at(t, i / C, i % C);
-      run_job(t, &j, sums_of(t->acc, i, R, C), R, C);
-    }
-  }
-  for (int i = 0; t->bias && i < jobs; i++) job_biases(t, i, R, C);
+  run_jobs(t, R, C);
+  for (int i = 0; t->bias && i < t->tiles * C; i++) job_biases(t, i, R, C);
 }
 
 /* All tiles are configured for the largest number of rows: smaller ones read a row of the codes or
