@@ -1,6 +1,8 @@
 /* amx16_impl.h - the one source of the products of amx16.h. The files that include it define
- * PE_TILES, the name of the version, and include tile_ops.h or tile_emulated.h before. */
+ * PE_TILES, the name of the version, and include tile_ops.h or tile_emulated.h before; see far.h
+ * for what they may define. */
 #include "kernels/cpu/amx16.h"
+#include "kernels/cpu/far.h"
 #include "kernels/cpu/transpose.h"
 
 #include <string.h>
@@ -147,27 +149,56 @@ typedef struct results {
   float *out;
   const float *bias, *residual;
   int64_t step, residual_step, rows;
+  bool far;
 } results;
 
-/* Adds bias and residual to a tile of sums, [weight row][activation row], and writes it. */
-static void finish(const results *o, const uint8_t *tile, int64_t width, int64_t row, int64_t from,
-                   int64_t to) {
-  const int64_t rows = least(o->rows - row, width), count = least(to - from, ROWS);
-  pe_vec16 v[ROWS];
+/* A tile of sums, [weight row][activation row], as rows of results. */
+ALWAYS void turn(const uint8_t *tile, int64_t width, pe_vec16 v[ROWS]) {
   for (int j = 0; j < ROWS; j++) {
     memset(&v[j], 0, sizeof v[j]);
-    memcpy(&v[j], tile + j * width * 4, (size_t)width * 4);
+    if (width == ROWS)
+      memcpy(&v[j], tile + j * ROWS * 4, sizeof v[j]);
+    else
+      memcpy(&v[j], tile + j * width * 4, (size_t)width * 4);
   }
   pe_transpose16(v);
+}
+
+ALWAYS void put_row(const results *o, float *to, const pe_vec16 *y, size_t bytes) {
+#ifdef PE_STREAM
+  if (o->far && bytes == sizeof *y) {
+    PE_STREAM(to, *y);
+    return;
+  }
+#endif
+  (void)o;
+  memcpy(to, y, bytes);
+}
+
+/* Adds bias and residual to a tile of sums and writes `bytes` of each row, which are a constant
+ * for all tiles but those at the edge: as a variable they would be a call for each row. */
+ALWAYS void finish_tile(const results *o, const uint8_t *tile, int64_t width, int64_t row,
+                        int64_t from, size_t bytes) {
+  const int64_t rows = least(o->rows - row, width);
+  pe_vec16 v[ROWS], bias, add;
+  turn(tile, width, v);
+  memset(&bias, 0, sizeof bias), memset(&add, 0, sizeof add);
+  if (o->bias) memcpy(&bias, o->bias + from, bytes);
   for (int64_t r = 0; r < rows; r++) {
-    pe_vec16 y = v[r], add;
-    const size_t bytes = (size_t)count * sizeof(float);
-    memset(&add, 0, sizeof add);
-    if (o->bias) memcpy(&add, o->bias + from, bytes), y += add;
+    pe_vec16 y = v[r];
+    if (o->bias) y += bias;
     if (o->residual)
       memcpy(&add, o->residual + (row + r) * o->residual_step + from, bytes), y += add;
-    memcpy(o->out + (row + r) * o->step + from, &y, bytes);
+    put_row(o, o->out + (row + r) * o->step + from, &y, bytes);
   }
+}
+
+static void finish(const results *o, const uint8_t *tile, int64_t width, int64_t row, int64_t from,
+                   int64_t to) {
+  if (to - from >= ROWS)
+    finish_tile(o, tile, width, row, from, sizeof(pe_vec16));
+  else
+    finish_tile(o, tile, width, row, from, (size_t)(to - from) * sizeof(float));
 }
 
 typedef struct room {
@@ -246,6 +277,8 @@ static void strip_run(const pe_amx16_product *o, int64_t from, int64_t to, int64
   const int64_t bytes = blocks_of(o->w[0]->cols) * 2 * TILE_BYTES; /* of a group */
   const int64_t rows = o->x->rows, pairs = (rows + pair - 1) / pair;
   const int matrices = o->w[1] ? 2 : 1;
+  const bool far =
+      matrices == 1 && !(from % ROWS) && pe_far(rows, o->w[0]->rows, o->out, o->out_step);
   part p = {.x = o->x, .copied = pairs > 1, .lines = (GROUP + pairs - 1) / pairs};
   for (int k = 0; p.copied && k < matrices; k++)
     for (int64_t j = from; j < to; j += GROUP)
@@ -253,8 +286,9 @@ static void strip_run(const pe_amx16_product *o, int64_t from, int64_t to, int64
   for (int64_t row = 0; row < rows; row += pair) {
     for (int k = 0; k < matrices; k++) {
       p.w = o->w[k], p.strip = m->strip[k];
-      p.y = (results){o->out, o->bias[0], o->residual, o->out_step, o->residual_step, rows};
-      if (k) p.y = (results){m->other - row * strip - from, o->bias[1], NULL, strip, 0, rows};
+      p.y = (results){o->out, o->bias[0], o->residual, o->out_step, o->residual_step, rows, far};
+      if (k)
+        p.y = (results){m->other - row * strip - from, o->bias[1], NULL, strip, 0, rows, false};
       p.next = p.copied && to < end ? next_part(p.w, to, strip, row / pair, p.lines) : NULL;
       part_rows(&p, row, from, to, m->sums);
     }
@@ -282,6 +316,9 @@ static void product(const pe_amx16_product *o, int64_t from, int64_t to, float *
   configure(width_of(o->x->rows));
   for (int64_t j = from; j < to; j += strip) strip_run(o, j, least(j + strip, to), to, &m);
   tile_release();
+#ifdef PE_STREAMED
+  PE_STREAMED;
+#endif
 }
 
 /* ---- alone ----------------------------------------------------------------------------------- */

@@ -25,11 +25,11 @@
  *
  *   PE_LEAST, PE_FEWER     fewer rows than PE_LEAST are left to the version PE_FEWER
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
- *   PE_STREAM(p, v)        stores a register around the caches; p is aligned to it
- *   PE_STREAMED            makes what was stored so visible to other threads
+ *   PE_STREAM, PE_STREAMED see far.h
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single
  *                          tile of rows is left to `few`
  *   PE_RUNS                `tile` takes several tiles at a time */
+#include "kernels/cpu/far.h"
 #include "kernels/cpu/int16_layout.h"
 
 #include <math.h>
@@ -81,18 +81,8 @@ ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Results of at least this many bytes leave the second-level cache before they are read. Writing
- * around it saves reading them from memory first: with 512 rows 1.2 times the speed. */
-enum { FAR = 2 << 20 };
-
 static bool far_results(const pe_int16_product *o) {
-#ifdef PE_STREAM
-  const int64_t bytes = o->x->rows * o->w->rows * (int64_t)sizeof *o->out;
-  return !o->near && bytes >= FAR && !((uintptr_t)o->out % 64) && !(o->out_step % LANES);
-#else
-  (void)o;
-  return false;
-#endif
+  return !o->near && pe_far(o->x->rows, o->w->rows, o->out, o->out_step);
 }
 
 ALWAYS void store_result(float *p, vf v, bool far) {
