@@ -57,19 +57,32 @@ ALWAYS void split(const float *x, pe_vec16 *hi, pe_vec16 *lo) {
 }
 
 /* One block of `rows` rows of a tile. */
-static void arrange_block(const float *x, int64_t step, int64_t rows, int64_t cols, int64_t width,
-                          uint8_t *out) {
+ALWAYS void arrange_rows(const float *x, int64_t step, int64_t rows, int64_t cols, int64_t width,
+                         uint8_t *out) {
   pe_vec16 plane[2][ROWS];
   memset(plane, 0, sizeof plane);
   for (int64_t r = 0; r < rows; r++) {
-    float tail[BLOCK] = {0};
-    if (cols < BLOCK) memcpy(tail, x + r * step, (size_t)cols * sizeof *x);
-    split(cols < BLOCK ? tail : x + r * step, &plane[0][r], &plane[1][r]);
+    if (cols < BLOCK) {
+      float tail[BLOCK] = {0};
+      memcpy(tail, x + r * step, (size_t)cols * sizeof *x);
+      split(tail, &plane[0][r], &plane[1][r]);
+    } else {
+      split(x + r * step, &plane[0][r], &plane[1][r]);
+    }
   }
   for (int p = 0; p < 2; p++) {
     pe_transpose16(plane[p]);
     for (int i = 0; i < ROWS; i++, out += width * 4) memcpy(out, &plane[p][i], (size_t)width * 4);
   }
+}
+
+/* Most blocks are whole: their sizes are constants, not arguments of a call for each row. */
+static void arrange_block(const float *x, int64_t step, int64_t rows, int64_t cols, int64_t width,
+                          uint8_t *out) {
+  if (rows == ROWS && cols == BLOCK)
+    arrange_rows(x, step, ROWS, BLOCK, ROWS, out);
+  else
+    arrange_rows(x, step, rows, cols, width, out);
 }
 
 static void arrange(const pe_amx16_rows *out, const float *x, int64_t x_step, int64_t from,
