@@ -30,6 +30,11 @@ static void configure(int rows) {
 #define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define HALVES(p)                                                                                  \
   ((pe_vec16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p))))
+/* One instruction where a shift and an or are two. */
+#define PAIRS(a, b)                                                                                \
+  ((vu16)_mm512_mask_shuffle_epi8(                                                                 \
+      (__m512i)(b), 0x3333333333333333u, (__m512i)(a),                                             \
+      _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302)))
 
 #include "kernels/cpu/fast_attention_tiles_impl.h"
 

@@ -71,5 +71,6 @@ static pe_vec16 from_halves(const uint8_t *p) {
 #define TILE_DOT(c, a, b) tile_dot(c, a, b)
 #define TILE_STORE(t, p, step) tile_store(t, p, step)
 #define HALVES(p) from_halves(p)
+#define PAIRS(a, b) ((a) >> 16 | (b))
 
 #include "kernels/cpu/fast_attention_tiles_impl.h"

@@ -68,7 +68,7 @@ static void prepare(float *query, int64_t queries, int64_t n) {
 ALWAYS void put_words(pe_vec16 a, pe_vec16 b, uint8_t *out, const int exact) {
   const pe_vec16 ha = nearest(a), hb = nearest(b);
   const pe_vec16 la = exact ? a - ha : nearest(a - ha), lb = exact ? b - hb : nearest(b - hb);
-  const vu16 hi = (vu16)ha >> 16 | (vu16)hb, lo = (vu16)la >> 16 | (vu16)lb;
+  const vu16 hi = PAIRS((vu16)ha, (vu16)hb), lo = PAIRS((vu16)la, (vu16)lb);
   memcpy(out, &hi, sizeof hi);
   memcpy(out + PLANE, &lo, sizeof lo);
 }
@@ -113,7 +113,9 @@ ALWAYS void unpack_all(const lines *l, int64_t n, uint8_t *out, const int halves
 }
 
 static void unpack(const lines *l, int64_t n, bool halves, uint8_t *out) {
-  if (halves)
+  if (halves && n == 4 * COLS)
+    unpack_all(l, 4 * COLS, out, 1);
+  else if (halves)
     unpack_all(l, n, out, 1);
   else
     unpack_all(l, n, out, 0);
@@ -155,6 +157,13 @@ ALWAYS void store_sums(uint8_t *to, size_t step, const int n) {
   if (n > 1) TILE_STORE(1, to + 64, step);
   if (n > 2) TILE_STORE(2, to + 128, step);
   if (n > 3) TILE_STORE(3, to + 192, step);
+}
+
+ALWAYS void load_sums(const uint8_t *from, size_t step, const int n) {
+  TILE_LOAD(0, from, step);
+  if (n > 1) TILE_LOAD(1, from + 64, step);
+  if (n > 2) TILE_LOAD(2, from + 128, step);
+  if (n > 3) TILE_LOAD(3, from + 192, step);
 }
 
 /* 2 x 2 tiles from query q and tile t on. */
@@ -224,14 +233,10 @@ ALWAYS void step_some(const uint8_t *left, size_t step, const uint8_t *right, co
 static void some(const product *p, int64_t q, int64_t t, const int n) {
   const size_t step = (size_t)p->left_step, to = (size_t)p->sums_step;
   uint8_t *c = p->sums + q * p->sums_step + t * COLS * 4;
-  if (p->add) {
-    TILE_LOAD(0, c, to);
-    if (n > 1) TILE_LOAD(1, c + 64, to);
-    if (n > 2) TILE_LOAD(2, c + 128, to);
-    if (n > 3) TILE_LOAD(3, c + 192, to);
-  } else {
+  if (p->add)
+    load_sums(c, to, n);
+  else
     clear(n);
-  }
   for (int64_t k = 0; k < p->blocks; k++)
     step_some(p->left + q * p->left_step + k * BLOCK_BYTES, step,
               p->right + (k * p->tiles + t) * 2 * PLANE, n);
@@ -302,33 +307,100 @@ static void unpack_lines(const uint8_t *at, int64_t step, int64_t count, int64_t
            out);
 }
 
-/* The panel of token t, or NULL at the end of the stretch. */
-static const uint8_t *panel_at(const pe_gathering *g, const pe_stretch *s, int64_t t) {
+/* The panel of token t. */
+static const uint8_t *panel_at(const pe_gathering *g, int64_t t) {
   const pe_cache_args *a = g->kv.args;
   const int64_t panel = pe_kv_panel(a);
-  if (t >= s->end) return NULL;
   return pe_cpu_kv_block(&g->kv, PE_CPU_KEYS, t) + t % a->block / panel * panel * a->key * 2;
 }
+/* What is read after the panel of token t: the next one, or the first values. */
+static const uint8_t *after_panel(const pe_gathering *g, const pe_stretch *s, int64_t t) {
+  const pe_cache_args *a = g->kv.args;
+  if (t + pe_kv_panel(a) < s->end) return panel_at(g, t + pe_kv_panel(a));
+  return pe_cpu_kv_block(&g->kv, PE_CPU_VALUES, s->low) + s->low % a->block * a->value * 2;
+}
 
-/* One row of the step: a block of lines is used as soon as it is unpacked, so that it stays in the
- * first-level cache. Two buffers: unpacking need not wait for the products. */
+/* One row of the step. The products of a block of lines follow after the next one is unpacked: by
+ * then it is in the first-level cache, and they take place while the one after it is unpacked. */
+typedef struct pending {
+  const uint8_t *left, *right;
+  size_t left_step, sums_step;
+  uint8_t *sums;       /* stored here after the products, or NULL */
+  const uint8_t *from; /* loaded from here before them, or NULL */
+  bool clear;
+  int n; /* tiles, 1 to 4; 0: nothing */
+} pending;
+
+ALWAYS void begin_products(const pending *p) {
+  if (!p->n) return;
+  if (p->clear) clear(p->n);
+  if (p->from) load_sums(p->from, p->sums_step, p->n);
+  TILE_LOAD(4, p->left + 64, p->left_step);
+  TILE_LOAD(5, p->left, p->left_step);
+}
+ALWAYS void end_products(const pending *p) {
+  if (p->n && p->sums) store_sums(p->sums, p->sums_step, p->n);
+}
+static void catch_up(const pending *p) {
+  begin_products(p);
+  if (p->n > 0) ONE(0, p->right);
+  if (p->n > 1) ONE(1, p->right + 2 * PLANE);
+  if (p->n > 2) ONE(2, p->right + 4 * PLANE);
+  if (p->n > 3) ONE(3, p->right + 6 * PLANE);
+  end_products(p);
+}
+
+ALWAYS void unpack_eight(const lines *l, int64_t from, uint8_t *out) {
+  for (int64_t i = from; i < from + 8; i += 2) {
+    const uint8_t *x = l->at + i * l->step, *y = x + l->step;
+    if (l->ahead) {
+      const uint8_t *next = l->ahead + i * l->step;
+      __builtin_prefetch(next, 0, 2);
+      __builtin_prefetch(next + 64, 0, 2);
+      __builtin_prefetch(next + l->step, 0, 2);
+      __builtin_prefetch(next + l->step + 64, 0, 2);
+    }
+    for (int64_t c = 0; c < 4; c++)
+      put_words(HALVES(x + c * 32), HALVES(y + c * 32), out + c * 2 * PLANE + i * 32, 1);
+  }
+}
+
+/* Unpacks a block of n columns and makes the products of the one before it. */
+static void unpack_next(const lines *l, int64_t n, uint8_t *out, const pending *p) {
+  if (n != 4 * COLS || p->n != 4 || l->from > 0 || l->to < BLOCK) {
+    unpack(l, n, true, out);
+    catch_up(p);
+    return;
+  }
+  begin_products(p);
+  unpack_eight(l, 0, out);
+  ONE(0, p->right);
+  unpack_eight(l, 8, out);
+  ONE(1, p->right + 2 * PLANE);
+  unpack_eight(l, 16, out);
+  ONE(2, p->right + 4 * PLANE);
+  unpack_eight(l, 24, out);
+  ONE(3, p->right + 6 * PLANE);
+  end_products(p);
+}
+
 static void scores_of_row(const pe_gathering *g, const pe_stretch *s) {
   const int64_t key = g->kv.args->key, panel = pe_kv_panel(g->kv.args);
-  const int n = (int)tiles_of(panel);
-  uint8_t *room = (uint8_t *)(void *)g->room;
+  uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
+  pending p = {.left_step = (size_t)pe_query_step(key) * 4, .sums_step = PE_SCORE_STEP * 4};
   TILES_BEGIN(g->heads);
   for (int64_t t = s->low - s->low % panel; t < s->end; t += panel) {
-    const uint8_t *at = panel_at(g, s, t), *ahead = panel_at(g, s, t + panel);
-    clear(n);
+    const uint8_t *at = panel_at(g, t), *ahead = after_panel(g, s, t);
     for (int64_t i = 0; i < key; i += BLOCK) {
-      uint8_t *right = room + (i / BLOCK & 1) * 4 * 2 * PLANE;
-      unpack_lines(at + i * panel * 2, panel * 2, pe_cpu_least(key - i, BLOCK), panel, true,
-                   ahead ? ahead + i * panel * 2 : NULL, right);
-      step_some((const uint8_t *)g->query + i / BLOCK * BLOCK_BYTES, (size_t)pe_query_step(key) * 4,
-                right, n);
+      right = right == room ? room + 4 * 2 * PLANE : room;
+      unpack_next(&(lines){at + i * panel * 2, panel * 2, 0, key - i, ahead + i * panel * 2}, panel,
+                  right, &p);
+      p.left = (const uint8_t *)g->query + i / BLOCK * BLOCK_BYTES, p.right = right;
+      p.n = (int)tiles_of(panel), p.clear = i == 0;
+      p.sums = i + BLOCK < key ? NULL : (uint8_t *)(g->score + (t - s->base));
     }
-    store_sums((uint8_t *)(g->score + (t - s->base)), PE_SCORE_STEP * 4, n);
   }
+  catch_up(&p);
   TILES_END;
 }
 
@@ -347,8 +419,8 @@ static void scores(const pe_gathering *g, const pe_stretch *s) {
   for (int64_t t = s->low - s->low % many; t < s->end; t += many) {
     int64_t from, to;
     if (panel) {
-      unpack_lines(panel_at(g, s, t), panel * 2, a->cache.key, panel, true,
-                   panel_at(g, s, t + panel), right);
+      unpack_lines(panel_at(g, t), panel * 2, a->cache.key, panel, true, after_panel(g, s, t),
+                   right);
     } else {
       turn_rows(g, t > s->low ? t : s->low, pe_cpu_least(t + KEYS, s->end), turned,
                 turned + size.lines);
@@ -407,25 +479,25 @@ static lines value_lines(const pe_gathering *g, int64_t t, int64_t low, int64_t 
   return l;
 }
 
-/* One row of the step, as in scores_of_row: sums of 64 columns stay in the tiles. */
+/* One row of the step, as in scores_of_row, 64 columns at a time. Memory is read in its order; the
+ * sums of so few queries are soon loaded and stored. */
 static void values_of_row(const pe_gathering *g, const pe_stretch *s, float *result) {
   const int64_t value = g->c->args.attention.value, wide = 4 * COLS;
-  uint8_t *room = (uint8_t *)(void *)g->room;
+  uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
+  pending p = {.left_step = PE_SCORE_STEP * 4, .sums_step = (size_t)pe_result_step(value) * 4};
   TILES_BEGIN(g->heads);
-  for (int64_t c = 0; c < value; c += wide) {
-    const int64_t cols = pe_cpu_least(value - c, wide);
-    const int n = (int)tiles_of(cols);
-    clear(n);
-    for (int64_t t = s->low - s->low % BLOCK; t < s->end; t += BLOCK) {
-      uint8_t *right = room + (t / BLOCK & 1) * 4 * 2 * PLANE;
-      lines l = value_lines(g, t, s->low, s->end, g->room + 2 * 4 * 2 * PLANE / 4);
-      l.at += c * 2;
-      if (l.ahead) l.ahead += c * 2;
-      unpack(&l, cols, true, right);
-      step_some((const uint8_t *)(g->score + (t - s->base)), PE_SCORE_STEP * 4, right, n);
+  for (int64_t t = s->low - s->low % BLOCK; t < s->end; t += BLOCK) {
+    lines l = value_lines(g, t, s->low, s->end, g->room + 2 * 4 * 2 * PLANE / 4);
+    for (int64_t c = 0; c < value; c += wide, l.at += wide * 2) {
+      right = right == room ? room + 4 * 2 * PLANE : room;
+      unpack_next(&l, pe_cpu_least(value - c, wide), right, &p);
+      if (l.ahead) l.ahead += wide * 2;
+      p.left = (const uint8_t *)(g->score + (t - s->base)), p.right = right;
+      p.n = (int)tiles_of(pe_cpu_least(value - c, wide));
+      p.from = p.sums = (uint8_t *)(result + c);
     }
-    store_sums((uint8_t *)(result + c), (size_t)pe_result_step(value) * 4, n);
   }
+  catch_up(&p);
   TILES_END;
 }
 
