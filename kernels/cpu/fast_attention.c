@@ -31,21 +31,23 @@ enum {
 static const pe_attention_version *chosen; /* by a test */
 void pe_attention_choose(const pe_attention_version *version) { chosen = version; }
 
-/* Tiles need two bf16 numbers for each key and value, and to make them takes as long as the sums of
- * about eight queries. So they lose in decode where fewer share a key head (2 of them, on two
- * threads of Sapphire Rapids: 7 to 9 GB/s against 17), while in prefill they are 1.0 to 1.8 times
- * as fast. At eight decode was equal before vectors asked for memory ahead; beyond is not measured.
- * A model has one arithmetic for both: the size of the group decides. A cache of float32 would need
- * three numbers and stays with vectors. */
+/* Tiles need two bf16 numbers for each key and value. From float16 these are made as fast as memory
+ * is read: with groups of 1 and 2 decode has 0.9 of the speed of vectors, with larger ones up to
+ * 1.3, and prefill at least twice their speed. Rows of 8 and 4 bits take longer: decode has half
+ * the speed of vectors. A model has one arithmetic for both, so that the cache decides, and the
+ * size of the group. A cache of float32 would need three numbers and stays with vectors. */
 enum { TILES_FROM = 8 };
 
 const pe_attention_version *pe_attention_version_for(const pe_attention_args *a) {
+  const bool panels = pe_kv_panel(&a->cache) > 0;
   if (a->cache.type == PE_KV_F32) return &pe_attention_vectors;
   if (chosen) return chosen;
+  const pe_amx16_version *best = pe_amx16_best();
+  if (!best || (!panels && a->heads / a->cache.heads < TILES_FROM)) return &pe_attention_vectors;
 #ifdef __x86_64__
-  if (a->heads / a->cache.heads >= TILES_FROM && pe_amx16_best()) return &pe_attention_tiles;
+  if (best != &pe_amx16_emulated) return &pe_attention_tiles;
 #endif
-  return &pe_attention_vectors;
+  return &pe_attention_tiles_emulated;
 }
 
 static const pe_attention_version *version_of(const pe_cpu_call *c) {
