@@ -47,6 +47,8 @@ typedef struct pe_prim {
   void (*binary)(pe_map_op op, const float *x, const float *z, int64_t n, float *y); /* or z */
   /* y = x * by * (w + offset), or without w y = x * by; y may be x. */
   void (*rescale)(const float *x, float by, const float *w, float offset, int64_t n, float *y);
+  /* y = x * a + z * b, both products rounded, or without z y = x * a + 0; y may be x or z. */
+  void (*combine)(const float *x, float a, const float *z, float b, int64_t n, float *y);
   /* A whole row of a matrix to float32, equal to pe_quant_row. */
   void (*decode)(const pe_quant_matrix *m, int64_t row, float *out);
   /* The inverse of `decode` for n values: halves (PE_QUANT_NONE), or blocks of PE_QUANT_Q8_0 or

@@ -35,43 +35,13 @@
 
 #define PE_PASTE2(a, b) a##b
 #define PE_PASTE(a, b) PE_PASTE2(a, b)
-#define ALWAYS static inline __attribute__((always_inline))
 
-enum { W = PE_WIDTH, LANES = 16, PARTS = LANES / W };
-typedef float vf __attribute__((vector_size(4 * PE_WIDTH)));
-typedef int32_t vi __attribute__((vector_size(4 * PE_WIDTH)));
-typedef uint32_t vu __attribute__((vector_size(4 * PE_WIDTH)));
-typedef float v4 __attribute__((vector_size(16)));
+#include "kernels/cpu/vector_impl.h"
 
-ALWAYS vf load(const float *p) {
-  vf v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
-ALWAYS void store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 ALWAYS float load1(const float *p) {
   float x;
   memcpy(&x, p, sizeof x);
   return x;
-}
-ALWAYS vf splat(float x) { return x - (vf){0}; } /* not x + 0: that would turn -0 into 0 */
-ALWAYS vf fma_(vf a, vf b, vf c) { return PE_FMA(a, b, c); }
-ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
-
-ALWAYS vf higher(vf a, vf b) {
-#ifdef PE_HIGHER
-  return PE_HIGHER(a, b);
-#else
-  return select_(a > b, a, b);
-#endif
-}
-
-ALWAYS vf lower(vf a, vf b) {
-#ifdef PE_LOWER
-  return PE_LOWER(a, b);
-#else
-  return select_(a < b, a, b);
-#endif
 }
 
 /* The last n < LANES values, and zeros. */
@@ -81,22 +51,6 @@ static inline void load_tail(const float *p, int64_t n, float *lanes) {
 }
 
 /* ---- adding lanes ---------------------------------------------------------------------------- */
-
-/* Lane i with i+8, then with i+4. */
-ALWAYS v4 fold(const vf *a) {
-#if PE_WIDTH == 4
-  return (a[0] + a[2]) + (a[1] + a[3]);
-#else
-  typedef float v8 __attribute__((vector_size(32)));
-#if PE_WIDTH == 8
-  v8 s = a[0] + a[1];
-#else
-  v8 s = __builtin_shufflevector(a[0], a[0], 0, 1, 2, 3, 4, 5, 6, 7) +
-         __builtin_shufflevector(a[0], a[0], 8, 9, 10, 11, 12, 13, 14, 15);
-#endif
-  return __builtin_shufflevector(s, s, 0, 1, 2, 3) + __builtin_shufflevector(s, s, 4, 5, 6, 7);
-#endif
-}
 
 /* The rest of the tree, i with i+2 and then i+1, for four sums at once. */
 ALWAYS v4 finish4(v4 a, v4 b, v4 c, v4 d) {
@@ -130,11 +84,6 @@ ALWAYS vf finish16(vf a, vf b, vf c, vf d) {
                                  31);
 }
 #endif
-
-ALWAYS float lanes_sum(const vf *a) {
-  v4 s = fold(a);
-  return (s[0] + s[2]) + (s[1] + s[3]);
-}
 
 /* ---- products -------------------------------------------------------------------------------- */
 
@@ -372,6 +321,14 @@ static void rescale(const float *x, float by, const float *w, float offset, int6
   }
 }
 
+static void combine(const float *x, float a, const float *z, float b, int64_t n, float *y) {
+  const vf va = splat(a), vb = splat(b);
+  int64_t k = 0;
+  for (; z && k + W <= n; k += W) store(y + k, load(x + k) * va + load(z + k) * vb);
+  for (; !z && k + W <= n; k += W) store(y + k, load(x + k) * va + splat(0.f));
+  for (; k < n; k++) y[k] = load1(x + k) * a + (z ? load1(z + k) * b : 0.f);
+}
+
 static float max_(const float *x, int64_t n) {
   enum { CHAINS = 4 }; /* independent ones hide the latency of a comparison */
   float best[LANES], m;
@@ -392,35 +349,6 @@ static float max_(const float *x, int64_t n) {
 }
 
 /* ---- exp and friends ------------------------------------------------------------------------- */
-
-/* p * 2^n, in two steps so that subnormals are rounded once. */
-ALWAYS vf times_2(vf p, vf n) {
-#ifdef PE_TIMES_2
-  return PE_TIMES_2(p, n);
-#else
-  vi whole = __builtin_convertvector(n, vi), half = whole >> 1, rest = whole - half;
-  p = p * (vf)((vu)(half + 127) << 23);
-  return p * (vf)((vu)(rest + 127) << 23);
-#endif
-}
-
-/* e^x: x = n ln2 + r, |r| <= ln2/2, a polynomial in r, times 2^n. The first limit also keeps
- * NaN away from the conversion to integers. */
-ALWAYS vf exp_(vf x) {
-  const vf magic = splat(12582912.f);
-  vf y = lower(higher(x, splat(-104.f)), splat(89.f));
-  vf n = fma_(y, splat(1.44269504f), magic) - magic;
-  vf r = fma_(n, splat(-0.693359375f), y);
-  r = fma_(n, splat(2.12194440e-4f), r);
-  vf p = splat(1.9875691500e-4f);
-  p = fma_(p, r, splat(1.3981999507e-3f));
-  p = fma_(p, r, splat(8.3334519073e-3f));
-  p = fma_(p, r, splat(4.1665795894e-2f));
-  p = fma_(p, r, splat(1.6666665459e-1f));
-  p = fma_(p, r, splat(5.0000001201e-1f));
-  p = fma_(p, r * r, r);
-  return select_(x == x, times_2(p + splat(1.f), n), x);
-}
 
 ALWAYS vf abs_(vf x) { return (vf)((vi)x & 0x7fffffff); }
 ALWAYS vf sigmoid_(vf x) { return splat(1.f) / (splat(1.f) + exp_(-x)); }
@@ -615,6 +543,7 @@ const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .sum = sum,
                                             .sum_squares = sum_squares,
                                             .rescale = rescale,
+                                            .combine = combine,
                                             .max = max_,
                                             .exp_sum = exp_sum,
                                             .unary = unary,
