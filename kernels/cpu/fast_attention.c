@@ -71,98 +71,82 @@ static int64_t end_stretch(const pe_gathering *g) {
   return (pe_row_end(g, g->rows - 1) - 1) / PE_STRETCH + 1;
 }
 
+/* The heads of the next row are far from these: no processor foresees that. */
+static void ask_for(const float *x, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(x + i);
+}
+
 static void gather_queries(const pe_gathering *g) {
   const pe_attention_args *a = &g->c->args.attention;
   const int64_t key = a->cache.key;
   float *to = g->query;
   for (int64_t r = 0; r < g->rows; r++) {
     const float *x = pe_cpu_row(&g->c->in[0], g->first + r) + (int64_t)g->head * key;
+    if (r + 1 < g->rows)
+      ask_for(pe_cpu_row(&g->c->in[0], g->first + r + 1) + (int64_t)g->head * key, g->heads * key);
     for (int64_t h = 0; h < g->heads; h++, x += key, to += pe_query_step(key))
-      for (int64_t i = 0; i < key; i++) to[i] = x[i] * a->scale;
+      g->c->prim->rescale(x, a->scale, NULL, 0, key, to);
   }
   version_of(g->c)->prepare(g->query, g->rows * g->heads, key);
 }
 
-/* The scores of n keys of one query to exponentials; returns their sum and the largest score. */
-static float soften(const pe_gathering *g, float *s, int64_t n, float *most) {
-  const pe_attention_args *a = &g->c->args.attention;
-  const pe_prim *prim = g->c->prim;
-  if (a->softcap > 0) {
-    for (int64_t i = 0; i < n; i++) s[i] /= a->softcap;
-    prim->unary(PE_MAP_TANH, s, n, s);
-    for (int64_t i = 0; i < n; i++) s[i] *= a->softcap;
-  }
-  *most = prim->max(s, n);
-  return prim->exp_sum(s, *most, n);
-}
-
-/* The scores of a query to weights, zero for keys that its row does not see. */
-static void weigh(const pe_gathering *g, const pe_stretch *s, int64_t row, float *score,
-                  float *most) {
-  int64_t from = pe_row_low(g, row) - s->base, to = pe_row_end(g, row) - s->base;
-  from = from < 0 ? 0 : pe_cpu_least(from, PE_STRETCH);
-  to = to < from ? from : pe_cpu_least(to, PE_STRETCH);
-  if (from >= to)
-    most[0] = -INFINITY;
-  else
-    most[1] = soften(g, score + from, to - from, most);
-  memset(score, 0, (size_t)from * sizeof *score);
-  memset(score + to, 0, (size_t)(PE_STRETCH - to) * sizeof *score);
-}
-
 /* The partial results of stretch j. A row that sees no key of it gets -infinity. */
 static void attend(const pe_gathering *g, int64_t j, float *result) {
-  const pe_attention_args *a = &g->c->args.attention;
-  const pe_attention_version *version = version_of(g->c);
-  const int64_t each = pe_result_step(a->value), queries = g->rows * g->heads;
   pe_stretch s = {.base = j * PE_STRETCH, .low = pe_row_low(g, 0)};
   if (s.low < s.base) s.low = s.base;
   s.end = pe_cpu_least(pe_row_end(g, g->rows - 1), s.base + PE_STRETCH);
-  version->scores(g, &s);
-  memset(result, 0, (size_t)(queries * each) * sizeof *result);
-  for (int64_t q = 0; q < queries; q++)
-    weigh(g, &s, q / g->heads, g->score + q * PE_SCORE_STEP,
-          result + q * each + pe_result_most(a->value));
-  version->values(g, &s, result);
+  version_of(g->c)->attend(g, &s, result);
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
+/* Joins the results of a later stretch to those of the earlier ones; n queries. */
+static void join(const pe_prim *prim, int64_t n, float *all, const float *next, int64_t value) {
+  enum { TOGETHER = 32 };
+  const int64_t at = pe_result_most(value), each = pe_result_step(value);
+  for (; n > 0; n -= TOGETHER, all += TOGETHER * each, next += TOGETHER * each) {
+    const int64_t queries = pe_cpu_least(n, TOGETHER);
+    float scale[2][TOGETHER] = {{0}};
+    for (int64_t q = 0; q < queries; q++) {
+      const float a = all[q * each + at], b = next[q * each + at], most = b > a ? b : a;
+      if (a != most) scale[0][q] = a - most;
+      if (b != most) scale[1][q] = b - most;
+    }
+    prim->unary(PE_MAP_EXP, scale[0], 2 * TOGETHER, scale[0]);
+    for (int64_t q = 0; q < queries; q++) {
+      float *x = all + q * each;
+      const float *y = next + q * each, a = scale[0][q], b = scale[1][q];
+      if (y[at] == -INFINITY) continue;
+      if (x[at] == -INFINITY) {
+        memcpy(x, y, (size_t)(at + 2) * sizeof *x);
+        continue;
+      }
+      prim->combine(x, a, y, b, value, x);
+      x[at + 1] = x[at + 1] * a + y[at + 1] * b;
+      x[at] = y[at] > x[at] ? y[at] : x[at];
+    }
+  }
+}
+
 static float exp1(const pe_prim *prim, float x) {
-  if (x == 0) return 1; /* exactly what prim gives: one of two maxima that are joined */
   prim->unary(PE_MAP_EXP, &x, 1, &x);
   return x;
 }
 
-/* Joins the result of a later stretch to that of the earlier ones. */
-static void join(const pe_prim *prim, float *restrict all, const float *restrict next,
-                 int64_t value) {
-  const int64_t at = pe_result_most(value);
-  if (next[at] == -INFINITY) return;
-  if (all[at] == -INFINITY) {
-    memcpy(all, next, (size_t)(at + 2) * sizeof *all);
-    return;
-  }
-  const float most = next[at] > all[at] ? next[at] : all[at];
-  const float a = exp1(prim, all[at] - most), b = exp1(prim, next[at] - most);
-  for (int64_t i = 0; i < value; i++) all[i] = all[i] * a + next[i] * b;
-  all[at + 1] = all[at + 1] * a + next[at + 1] * b;
-  all[at] = most;
-}
-
-/* A sum that vanished may have either sign, depending on the keys of weight zero: + 0 gives one. */
+/* A sum that vanished may have either sign, depending on the keys of weight zero: `combine` adds 0,
+ * which gives one. */
 static void finish(const pe_cpu_call *c, int64_t row, int64_t head, float *all) {
   const pe_attention_args *a = &c->args.attention;
   const float most = all[pe_result_most(a->value)];
-  float *restrict out = pe_cpu_row(&c->out, row) + head * a->value;
+  float *out = pe_cpu_row(&c->out, row) + head * a->value;
   float sum = all[pe_result_most(a->value) + 1];
   if (c->vec[0]) { /* a sink counts in the maximum and the denominator only */
     const float sink = c->vec[0][head], highest = sink > most ? sink : most;
     const float scale = exp1(c->prim, most - highest);
     sum = sum * scale + exp1(c->prim, sink - highest);
-    for (int64_t i = 0; i < a->value; i++) all[i] *= scale;
+    c->prim->rescale(all, scale, NULL, 0, a->value, all);
   }
-  for (int64_t i = 0; i < a->value; i++) out[i] = all[i] / sum + 0.f;
+  c->prim->combine(all, 1 / sum, NULL, 0, a->value, out);
 }
 
 /* ---- sharing the work ------------------------------------------------------------------------ */
@@ -201,12 +185,12 @@ static float *partial_at(const pe_cpu_call *c, int64_t row, int64_t head, int64_
 static void attend_all(const pe_gathering *g, float *all, float *partial) {
   const pe_attention_args *a = &g->c->args.attention;
   const int64_t each = pe_result_step(a->value), queries = g->rows * g->heads;
+  const int64_t first = first_stretch(g), end = end_stretch(g);
   gather_queries(g);
-  for (int64_t q = 0; q < queries; q++) all[q * each + pe_result_most(a->value)] = -INFINITY;
-  for (int64_t j = first_stretch(g), end = end_stretch(g); j < end; j++) {
+  attend(g, first, all);
+  for (int64_t j = first + 1; j < end; j++) {
     attend(g, j, partial);
-    for (int64_t q = 0; q < queries; q++)
-      join(g->c->prim, all + q * each, partial + q * each, a->value);
+    join(g->c->prim, queries, all, partial, a->value);
   }
   for (int64_t q = 0; q < queries; q++)
     finish(g->c, g->first + q / g->heads, g->head + q % g->heads, all + q * each);
@@ -264,8 +248,10 @@ static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   float *all = g.score + queries * PE_SCORE_STEP;
   float *partial = all + queries * pe_result_step(a->value);
   g.room = partial + queries * pe_result_step(a->value);
-  /* Later rows see more keys, so neighbouring tiles go to different tasks. */
+  /* Later rows see more keys, so neighbouring tiles go to different tasks, and the first ones of
+   * neighbouring heads do. */
   for (int64_t part = 0, item = 0; part < a->cache.heads * s.parts; part++) {
+    int64_t tile = part;
     g.head = (int32_t)(part / s.parts * group + part % s.parts * s.heads);
     g.heads = (int32_t)pe_cpu_least(s.heads, group - part % s.parts * s.heads);
     for (int32_t i = 0; i < c->step->segments; i++) {
@@ -275,7 +261,7 @@ static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
         g.first = g.segment->first + r, g.rows = pe_cpu_least(rows, g.segment->count - r);
         if (s.apart)
           attend_some(&g, share, &item, partial);
-        else if (item++ % share->tasks == share->task)
+        else if (tile++ % share->tasks == share->task)
           attend_all(&g, all, partial);
       }
     }
@@ -321,7 +307,8 @@ static void join_row(const pe_cpu_call *c, const split *s, int64_t row, int64_t 
   g.rows = pe_cpu_least(s->rows, segment->count - tile);
   const int64_t stretches = end_stretch(&g) - first_stretch(&g);
   float *all = partial_at(c, row, head, 0);
-  for (int64_t j = 1; j < stretches; j++) join(c->prim, all, partial_at(c, row, head, j), a->value);
+  for (int64_t j = 1; j < stretches; j++)
+    join(c->prim, 1, all, partial_at(c, row, head, j), a->value);
   finish(c, row, head, all);
 }
 

@@ -52,10 +52,9 @@ static void tile_dot(int c, int a, int b) {
     }
 }
 
-#include "kernels/cpu/transpose.h"
-
-static pe_vec16 from_halves(const uint8_t *p) {
-  pe_vec16 v;
+typedef float floats16 __attribute__((vector_size(64)));
+static floats16 from_halves(const uint8_t *p) {
+  floats16 v;
   for (int i = 0; i < 16; i++) {
     uint16_t h;
     memcpy(&h, p + 2 * i, sizeof h);
@@ -64,6 +63,13 @@ static pe_vec16 from_halves(const uint8_t *p) {
   return v;
 }
 
+static floats16 lanes_apart(floats16 a, floats16 b, floats16 c) {
+  for (int j = 0; j < 16; j++) c[j] = fmaf(a[j], b[j], c[j]);
+  return c;
+}
+
+#define PE_WIDTH 16
+#define PE_FMA(a, b, c) lanes_apart(a, b, c)
 #define PE_TILES pe_attention_tiles_emulated
 #define TILES_BEGIN(n) (tiles.rows = (n))
 #define TILES_END (void)0
@@ -71,6 +77,9 @@ static pe_vec16 from_halves(const uint8_t *p) {
 #define TILE_DOT(c, a, b) tile_dot(c, a, b)
 #define TILE_STORE(t, p, step) tile_store(t, p, step)
 #define HALVES(p) from_halves(p)
+#define NOT_BELOW(a, b) higher(a, b) /* the second one where the first one is NaN */
+#define KEPT_NAN(y, x) select_(x == x, y, x)
+#define HERE(v) (void)(v)
 #define PAIRS(a, b) ((a) >> 16 | (b))
 
 #include "kernels/cpu/fast_attention_tiles_impl.h"

@@ -5,12 +5,17 @@
  *   TILES_BEGIN(rows), _END   set up the tiles for `rows` rows of left operands, release them
  *   TILE_LOAD(t, p, step), TILE_DOT(c, a, b), TILE_STORE(t, p, step)
  *   HALVES(p)                 sixteen float16 numbers as floats
+ *   PAIRS(a, b)               words of the upper halves of those of a and b
+ *   NOT_BELOW(a, b)           a < b ? b : a
+ *   KEPT_NAN(y, x)            y, or x where that is NaN and y has not become NaN by it
+ *   HERE(v)                   compute the vector v at this place
  *
  * with tiles numbered by constants: 0 to 3 sums, 4 and 5 left operands, 6 and 7 right ones. */
 #include "kernels/cpu/fast_attention_tiles.h"
 #include "kernels/cpu/transpose.h"
+#include "kernels/cpu/vector_impl.h"
 
-#define ALWAYS static inline __attribute__((always_inline))
+#include <math.h>
 
 enum {
   ROWS = 16,         /* queries of a tile */
@@ -19,36 +24,32 @@ enum {
   BLOCK_BYTES = 128, /* of a left line: both planes */
   PLANE = 1024,      /* bytes of a right tile */
   KEYS = 64,         /* tokens whose keys are unpacked at a time: 32 KB for 128 values each */
-  PIECE = 128        /* tokens whose values are: 64 KB */
+  PIECE = 128,       /* tokens whose weights are made at a time */
+  PART = 2 * ROWS    /* queries that go through a stretch together */
 };
-typedef uint32_t vu16 __attribute__((vector_size(64)));
 typedef uint16_t vh32 __attribute__((vector_size(64)));
 
 static int64_t queries_of(const pe_gathering *g) { return g->rows * g->heads; }
 static int64_t blocks_of(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
 static int64_t tiles_of(int64_t n) { return (n + COLS - 1) / COLS; }
 
-ALWAYS pe_vec16 load16(const float *p) {
-  pe_vec16 v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
 /* The nearest bf16 number, as a float. */
-ALWAYS pe_vec16 nearest(pe_vec16 x) { return (pe_vec16)(((vu16)x + 0x8000u) & 0xffff0000u); }
+ALWAYS vf nearest(vf x) { return (vf)(((vu)x + 0x8000u) & 0xffff0000u); }
 
 /* ---- left operands --------------------------------------------------------------------------- */
 
 /* The upper halves of 32 words. */
-ALWAYS vh32 uppers(pe_vec16 a, pe_vec16 b) {
+ALWAYS vh32 uppers(vu a, vu b) {
   return __builtin_shufflevector((vh32)a, (vh32)b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25,
                                  27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59,
                                  61, 63);
 }
 
-/* 32 floats to both planes, in place. */
-ALWAYS void split(float *x) {
-  const pe_vec16 a = load16(x), b = load16(x + 16), ha = nearest(a), hb = nearest(b);
-  const vh32 hi = uppers(ha, hb), lo = uppers(nearest(a - ha), nearest(b - hb));
+/* 32 floats to both planes. */
+ALWAYS void split(vf a, vf b, float *x) {
+  const vf ha = nearest(a), hb = nearest(b);
+  const vh32 hi = uppers((vu)ha, (vu)hb);
+  const vh32 lo = uppers((vu)(a - ha) + 0x8000u, (vu)(b - hb) + 0x8000u);
   memcpy(x, &hi, sizeof hi);
   memcpy(x + 16, &lo, sizeof lo);
 }
@@ -58,17 +59,18 @@ static void prepare(float *query, int64_t queries, int64_t n) {
     for (int64_t i = 0; i < n; i++)
       if (query[i] != query[i]) query[i] = __builtin_nanf(""); /* others might round to zero */
     memset(query + n, 0, (size_t)(blocks_of(n) * BLOCK - n) * sizeof *query);
-    for (int64_t i = 0; i < n; i += BLOCK) split(query + i);
+    for (int64_t i = 0; i < n; i += BLOCK)
+      split(load(query + i), load(query + i + LANES), query + i);
   }
 }
 
 /* ---- right operands -------------------------------------------------------------------------- */
 
 /* Words of sixteen columns of two lines: both planes. */
-ALWAYS void put_words(pe_vec16 a, pe_vec16 b, uint8_t *out, const int exact) {
-  const pe_vec16 ha = nearest(a), hb = nearest(b);
-  const pe_vec16 la = exact ? a - ha : nearest(a - ha), lb = exact ? b - hb : nearest(b - hb);
-  const vu16 hi = PAIRS((vu16)ha, (vu16)hb), lo = PAIRS((vu16)la, (vu16)lb);
+ALWAYS void put_words(vf a, vf b, uint8_t *out, const int exact) {
+  const vf ha = nearest(a), hb = nearest(b);
+  const vf la = exact ? a - ha : nearest(a - ha), lb = exact ? b - hb : nearest(b - hb);
+  const vu hi = PAIRS((vu)ha, (vu)hb), lo = PAIRS((vu)la, (vu)lb);
   memcpy(out, &hi, sizeof hi);
   memcpy(out + PLANE, &lo, sizeof lo);
 }
@@ -81,16 +83,16 @@ typedef struct lines {
 } lines;
 
 /* Sixteen numbers of a line from `col` on. */
-ALWAYS pe_vec16 whole(const void *line, int64_t col, const int halves) {
+ALWAYS vf whole(const void *line, int64_t col, const int halves) {
   const uint8_t *p = (const uint8_t *)line + col * (halves ? 2 : 4);
-  return halves ? HALVES(p) : load16((const float *)(const void *)p);
+  return halves ? HALVES(p) : load((const float *)(const void *)p);
 }
 /* The same with zeros after the n numbers of the line. */
-static pe_vec16 numbers(const void *line, int64_t col, int64_t n, bool halves) {
+static vf numbers(const void *line, int64_t col, int64_t n, bool halves) {
   const int64_t bytes = halves ? 2 : 4, count = n - col < COLS ? n - col : COLS;
   float copy[COLS] = {0};
   if (line) memcpy(copy, (const uint8_t *)line + col * bytes, (size_t)(count * bytes));
-  return halves ? HALVES((const uint8_t *)copy) : load16(copy);
+  return halves ? HALVES((const uint8_t *)copy) : load(copy);
 }
 
 ALWAYS void unpack_all(const lines *l, int64_t n, uint8_t *out, const int halves) {
@@ -132,6 +134,183 @@ static bool finite_words(const uint8_t *at, int64_t bytes) {
   return !(found & 0x80000000u);
 }
 
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* Queries that go through a stretch together. */
+typedef struct part {
+  const pe_gathering *g;
+  pe_stretch s;                 /* what they see of it */
+  int64_t first, queries;       /* in the gathering */
+  float *score, *result;        /* of the first one */
+  int64_t from[PART], to[PART]; /* the keys that each sees, from s.base on */
+  float most[PART];
+  vf sum[PART]; /* key t is in lane t % LANES */
+} part;
+
+/* slot: the place of its scores, in parts */
+static part part_of(const pe_gathering *g, const pe_stretch *s, int64_t first, int64_t slot,
+                    float *result) {
+  const int64_t each = pe_result_step(g->c->args.attention.value);
+  part p = {.g = g, .s = *s, .first = first};
+  p.queries = pe_cpu_least(PART, queries_of(g) - first);
+  p.score = g->score + slot * PART * PE_SCORE_STEP, p.result = result + first * each;
+  for (int64_t q = 0; q < p.queries; q++) {
+    const int64_t row = (first + q) / g->heads, low = pe_row_low(g, row), end = pe_row_end(g, row);
+    p.from[q] = low > s->low ? low - s->base : s->low - s->base;
+    p.to[q] = pe_cpu_least(end, s->end) - s->base;
+    p.most[q] = -INFINITY;
+  }
+  /* Neither decreases with the row. */
+  p.s.low = s->base + p.from[0], p.s.end = s->base + p.to[p.queries - 1];
+  return p;
+}
+
+/* The largest score of query q; a softcap changes all of them. */
+static void find_most(part *p, int64_t q) {
+  const float cap = p->g->c->args.attention.softcap;
+  const pe_prim *prim = p->g->c->prim;
+  const int64_t n = p->to[q] - p->from[q];
+  float *s = p->score + q * PE_SCORE_STEP + p->from[q];
+  if (n <= 0) return;
+  if (cap > 0) {
+    for (int64_t i = 0; i < n; i++) s[i] /= cap;
+    prim->unary(PE_MAP_TANH, s, n, s);
+    for (int64_t i = 0; i < n; i++) s[i] *= cap;
+  }
+  p->most[q] = prim->max(s, n);
+}
+
+/* v where from <= lane < to, else 0. */
+ALWAYS vf within(vf v, int64_t from, int64_t to) {
+  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return (vf)((vi)v & (lane >= (int32_t)from) & (lane < (int32_t)to));
+}
+
+/* The scores of a block of tokens of a query to weights, as a left operand, in three steps. */
+typedef struct weighing {
+  float *at;
+  vf most, sum;
+  vf x[2];
+  exp_parts e[2];
+} weighing;
+
+ALWAYS void weigh_begin(weighing *w) {
+  for (int i = 0; i < 2; i++) {
+    w->x[i] = load(w->at + i * LANES) - w->most;
+    w->e[i] = exp_begin(NOT_BELOW(w->x[i], splat(-104.f))); /* never above zero */
+    HERE(w->e[i].r);
+  }
+}
+ALWAYS void weigh_middle(weighing *w) {
+  for (int i = 0; i < 2; i++) {
+    w->e[i] = exp_middle(w->e[i]);
+    HERE(w->e[i].r);
+  }
+}
+ALWAYS vf weight(const weighing *w, const int i) { return KEPT_NAN(exp_end(w->e[i]), w->x[i]); }
+ALWAYS void weigh_end(weighing *w, vf a, vf b) {
+  w->sum = w->sum + a;
+  w->sum = w->sum + b;
+  split(a, b, w->at);
+  w->at += BLOCK;
+}
+/* Step i of 3 for each block. */
+ALWAYS void weigh_step(weighing *w, const int i) {
+  if (i % 3 == 0) weigh_begin(w);
+  if (i % 3 == 1) weigh_middle(w);
+  if (i % 3 == 2) weigh_end(w, weight(w, 0), weight(w, 1));
+}
+
+ALWAYS weighing weighing_of(const part *p, int64_t q, int64_t t) {
+  return (weighing){.at = p->score + q * PE_SCORE_STEP + (t - p->s.base),
+                    .most = splat(p->most[q]),
+                    .sum = p->sum[q]};
+}
+
+/* Tokens t .. t + n - 1 of query q, whole blocks. Weights are zero for keys that the query does not
+ * see. */
+static void weigh(part *p, int64_t q, int64_t t, int64_t n) {
+  const int64_t from = p->from[q] - (t - p->s.base), to = p->to[q] - (t - p->s.base);
+  weighing w = weighing_of(p, q, t);
+  for (int64_t i = 0; i < n; i += BLOCK) {
+    weigh_begin(&w);
+    weigh_middle(&w);
+    vf a = weight(&w, 0), b = weight(&w, 1);
+    if (from > i || to < i + BLOCK)
+      a = within(a, from - i, to - i), b = within(b, from - i - LANES, to - i - LANES);
+    weigh_end(&w, a, b);
+  }
+  p->sum[q] = w.sum;
+}
+
+static void put_sums(const part *p) {
+  const int64_t value = p->g->c->args.attention.value, at = pe_result_most(value);
+  for (int64_t q = 0; q < p->queries; q++) {
+    float *result = p->result + q * pe_result_step(value) + at;
+    result[0] = p->most[q], result[1] = lanes_sum(&p->sum[q]);
+  }
+}
+
+/* Weights that are made between the tile products of other parts, PIECE tokens of a query for each
+ * 2 x 2 tiles of 32 numbers. A tile product keeps one of the two ports of vectors busy for sixteen
+ * cycles, and the other one is used alone only as long as few instructions wait for it: a step of
+ * weighing follows each product. */
+typedef struct aside {
+  part *p;
+  int64_t q, t;                /* what is next; q: p->queries at the end */
+  int64_t pieces, steps, done; /* all pieces, in so many steps; those of the next one, by steps */
+} aside;
+
+static int64_t first_token(const part *p) { return p->s.low - p->s.low % BLOCK; }
+static int64_t end_token(const part *p) { return (p->s.end + BLOCK - 1) / BLOCK * BLOCK; }
+static int64_t piece_end(const part *p, int64_t t) {
+  return pe_cpu_least(t - t % PIECE + PIECE, end_token(p));
+}
+
+static aside aside_of(part *p, int64_t steps) {
+  const int64_t first = first_token(p), end = end_token(p);
+  aside a = {.p = p, .t = first, .steps = steps};
+  if (first < end)
+    a.pieces = p->queries * ((end - 1) / PIECE - first / PIECE + 1);
+  else
+    a.q = p->queries;
+  return a;
+}
+
+static void next_piece(aside *a, int64_t to) {
+  a->t = to;
+  if (to == end_token(a->p)) a->q++, a->t = first_token(a->p);
+}
+static void weigh_piece(aside *a) {
+  const int64_t to = piece_end(a->p, a->t);
+  if (a->t == first_token(a->p)) find_most(a->p, a->q);
+  weigh(a->p, a->q, a->t, to - a->t);
+  next_piece(a, to);
+}
+static void weigh_rest(aside *a) {
+  while (a->q < a->p->queries) weigh_piece(a);
+}
+
+/* Is there something to do in this step? */
+ALWAYS bool is_due(const aside *a) { return a->done >= a->steps && a->q < a->p->queries; }
+/* True: it is a whole piece that the query sees wholly. */
+static bool begin_step(aside *a) {
+  const part *p = a->p;
+  const int64_t from = a->t - p->s.base;
+  a->done += a->pieces;
+  if (!is_due(a) || a->t % PIECE || from < p->from[a->q] || from + PIECE > p->to[a->q])
+    return false;
+  if (a->t == first_token(p)) find_most(a->p, a->q);
+  return true;
+}
+static void end_step(aside *a, bool done) {
+  if (done) {
+    next_piece(a, a->t + PIECE);
+    a->done -= a->steps;
+  }
+  for (; is_due(a); a->done -= a->steps) weigh_piece(a);
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 typedef struct product { /* sums of `left` lines times `right` blocks; steps in bytes */
@@ -166,8 +345,45 @@ ALWAYS void load_sums(const uint8_t *from, size_t step, const int n) {
   if (n > 3) TILE_LOAD(3, from + 192, step);
 }
 
-/* 2 x 2 tiles from query q and tile t on. */
-static void four(const product *p, int64_t q, int64_t t) {
+/* A block of two left tiles by two right ones. w: weights that are made meanwhile, or NULL */
+ALWAYS void step_four(const uint8_t *a0, const uint8_t *a1, size_t step, const uint8_t *b,
+                      weighing *w) {
+  TILE_LOAD(4, a0 + 64, step);
+  TILE_LOAD(6, b, 64);
+  TILE_DOT(0, 4, 6);
+  if (w) weigh_step(w, 0);
+  TILE_LOAD(7, b + 2 * PLANE, 64);
+  TILE_DOT(1, 4, 7);
+  if (w) weigh_step(w, 1);
+  TILE_LOAD(5, a1 + 64, step);
+  TILE_DOT(2, 5, 6);
+  if (w) weigh_step(w, 2);
+  TILE_DOT(3, 5, 7);
+  if (w) weigh_step(w, 3);
+  TILE_LOAD(4, a0, step);
+  TILE_DOT(0, 4, 6);
+  if (w) weigh_step(w, 4);
+  TILE_DOT(1, 4, 7);
+  if (w) weigh_step(w, 5);
+  TILE_LOAD(5, a1, step);
+  TILE_DOT(2, 5, 6);
+  if (w) weigh_step(w, 6);
+  TILE_DOT(3, 5, 7);
+  if (w) weigh_step(w, 7);
+  TILE_LOAD(6, b + PLANE, 64);
+  TILE_DOT(0, 4, 6);
+  if (w) weigh_step(w, 8);
+  TILE_LOAD(7, b + 3 * PLANE, 64);
+  TILE_DOT(1, 4, 7);
+  if (w) weigh_step(w, 9);
+  TILE_DOT(2, 5, 6);
+  if (w) weigh_step(w, 10);
+  TILE_DOT(3, 5, 7);
+  if (w) weigh_step(w, 11);
+}
+
+/* 2 x 2 tiles from query q and tile t on. a: or NULL */
+ALWAYS void four(const product *p, int64_t q, int64_t t, aside *a) {
   const size_t step = (size_t)p->left_step, to = (size_t)p->sums_step;
   const uint8_t *a0 = p->left + q * p->left_step, *a1 = a0 + ROWS * p->left_step;
   const uint8_t *b = p->right + t * 2 * PLANE;
@@ -181,26 +397,15 @@ static void four(const product *p, int64_t q, int64_t t) {
     clear(4);
   }
   for (int64_t k = 0; k < p->blocks; k++) {
-    TILE_LOAD(4, a0 + 64, step);
-    TILE_LOAD(6, b, 64);
-    TILE_DOT(0, 4, 6);
-    TILE_LOAD(7, b + 2 * PLANE, 64);
-    TILE_DOT(1, 4, 7);
-    TILE_LOAD(5, a1 + 64, step);
-    TILE_DOT(2, 5, 6);
-    TILE_DOT(3, 5, 7);
-    TILE_LOAD(4, a0, step);
-    TILE_DOT(0, 4, 6);
-    TILE_DOT(1, 4, 7);
-    TILE_LOAD(5, a1, step);
-    TILE_DOT(2, 5, 6);
-    TILE_DOT(3, 5, 7);
-    TILE_LOAD(6, b + PLANE, 64);
-    TILE_DOT(0, 4, 6);
-    TILE_LOAD(7, b + 3 * PLANE, 64);
-    TILE_DOT(1, 4, 7);
-    TILE_DOT(2, 5, 6);
-    TILE_DOT(3, 5, 7);
+    if (a && begin_step(a)) {
+      weighing w = weighing_of(a->p, a->q, a->t); /* in registers: nobody else has its address */
+      step_four(a0, a1, step, b, &w);
+      a->p->sum[a->q] = w.sum;
+      end_step(a, true);
+    } else {
+      step_four(a0, a1, step, b, NULL);
+      if (a) end_step(a, false);
+    }
     a0 += BLOCK_BYTES, a1 += BLOCK_BYTES, b += p->tiles * 2 * PLANE;
   }
   TILE_STORE(0, c0, to);
@@ -243,40 +448,7 @@ static void some(const product *p, int64_t q, int64_t t, const int n) {
   store_sums(c, to, n);
 }
 
-/* Queries from .. to - 1, whole tiles of them, by tiles 0 .. tiles - 1. */
-static void multiply(const product *p, int64_t from, int64_t to, int64_t tiles) {
-  int64_t q = from, t;
-  for (; q + ROWS < to; q += 2 * ROWS) {
-    for (t = 0; t + 2 <= tiles; t += 2) four(p, q, t);
-    if (t == tiles) continue;
-    some(p, q, t, 1);
-    some(p, q + ROWS, t, 1);
-  }
-  for (t = 0; q < to && t < tiles; t += 4) some(p, q, t, (int)pe_cpu_least(tiles - t, 4));
-}
-
-/* The queries that see at least one of the keys t .. to - 1: whole tiles. */
-static void seeing(const pe_gathering *g, int64_t t, int64_t to, int64_t *from, int64_t *end) {
-  int64_t row = 0, last = g->rows;
-  while (row < g->rows && pe_row_end(g, row) <= t) row++;
-  while (last > row && pe_row_low(g, last - 1) >= to) last--;
-  *from = row * g->heads / ROWS * ROWS, *end = last * g->heads;
-}
-
-/* ---- scores ---------------------------------------------------------------------------------- */
-
-/* Parts of g->room, in floats: the right operand, lines of keys, decoded rows. */
-typedef struct parts {
-  int64_t right, lines, decoded;
-} parts;
-static parts parts_of(const pe_attention_args *a) {
-  const int64_t keys = blocks_of(a->cache.key) * BLOCK * KEYS;
-  const int64_t values = tiles_of(a->value) * COLS * PIECE;
-  const int64_t row = 2 * 4 * 2 * PLANE / 4 + BLOCK * a->value; /* scores_of_row, values_of_row */
-  const int64_t most = keys > values ? keys : values;
-  return (parts){most > row ? most : row, pe_kv_panel(&a->cache) ? 0 : keys,
-                 pe_cpu_kv_room(&a->cache) + COLS};
-}
+/* ---- rows of the cache ----------------------------------------------------------------------- */
 
 /* Keys t .. to - 1, stored as rows, to lines of numbers. */
 static void turn_rows(const pe_gathering *g, int64_t t, int64_t to, float *out, float *room) {
@@ -288,9 +460,9 @@ static void turn_rows(const pe_gathering *g, int64_t t, int64_t to, float *out, 
     run = pe_cpu_kv_rows(&g->kv, PE_CPU_KEYS, t, run, room, &rows, &step);
     const int64_t first = t % COLS;
     for (int64_t k = 0; k < g->kv.args->key; k += COLS) {
-      pe_vec16 v[COLS];
+      vf v[COLS];
       memset(v, 0, sizeof v);
-      for (int64_t i = 0; i < run; i++) v[first + i] = load16(rows + i * step + k);
+      for (int64_t i = 0; i < run; i++) v[first + i] = load(rows + i * step + k);
       pe_transpose16(v);
       for (int64_t i = 0; i < COLS; i++)
         memcpy(out + (k + i) * KEYS + (t - base), (const float *)&v[i] + first,
@@ -319,127 +491,6 @@ static const uint8_t *after_panel(const pe_gathering *g, const pe_stretch *s, in
   if (t + pe_kv_panel(a) < s->end) return panel_at(g, t + pe_kv_panel(a));
   return pe_cpu_kv_block(&g->kv, PE_CPU_VALUES, s->low) + s->low % a->block * a->value * 2;
 }
-
-/* One row of the step. The products of a block of lines follow after the next one is unpacked: by
- * then it is in the first-level cache, and they take place while the one after it is unpacked. */
-typedef struct pending {
-  const uint8_t *left, *right;
-  size_t left_step, sums_step;
-  uint8_t *sums;       /* stored here after the products, or NULL */
-  const uint8_t *from; /* loaded from here before them, or NULL */
-  bool clear;
-  int n; /* tiles, 1 to 4; 0: nothing */
-} pending;
-
-ALWAYS void begin_products(const pending *p) {
-  if (!p->n) return;
-  if (p->clear) clear(p->n);
-  if (p->from) load_sums(p->from, p->sums_step, p->n);
-  TILE_LOAD(4, p->left + 64, p->left_step);
-  TILE_LOAD(5, p->left, p->left_step);
-}
-ALWAYS void end_products(const pending *p) {
-  if (p->n && p->sums) store_sums(p->sums, p->sums_step, p->n);
-}
-static void catch_up(const pending *p) {
-  begin_products(p);
-  if (p->n > 0) ONE(0, p->right);
-  if (p->n > 1) ONE(1, p->right + 2 * PLANE);
-  if (p->n > 2) ONE(2, p->right + 4 * PLANE);
-  if (p->n > 3) ONE(3, p->right + 6 * PLANE);
-  end_products(p);
-}
-
-ALWAYS void unpack_eight(const lines *l, int64_t from, uint8_t *out) {
-  for (int64_t i = from; i < from + 8; i += 2) {
-    const uint8_t *x = l->at + i * l->step, *y = x + l->step;
-    if (l->ahead) {
-      const uint8_t *next = l->ahead + i * l->step;
-      __builtin_prefetch(next, 0, 2);
-      __builtin_prefetch(next + 64, 0, 2);
-      __builtin_prefetch(next + l->step, 0, 2);
-      __builtin_prefetch(next + l->step + 64, 0, 2);
-    }
-    for (int64_t c = 0; c < 4; c++)
-      put_words(HALVES(x + c * 32), HALVES(y + c * 32), out + c * 2 * PLANE + i * 32, 1);
-  }
-}
-
-/* Unpacks a block of n columns and makes the products of the one before it. */
-static void unpack_next(const lines *l, int64_t n, uint8_t *out, const pending *p) {
-  if (n != 4 * COLS || p->n != 4 || l->from > 0 || l->to < BLOCK) {
-    unpack(l, n, true, out);
-    catch_up(p);
-    return;
-  }
-  begin_products(p);
-  unpack_eight(l, 0, out);
-  ONE(0, p->right);
-  unpack_eight(l, 8, out);
-  ONE(1, p->right + 2 * PLANE);
-  unpack_eight(l, 16, out);
-  ONE(2, p->right + 4 * PLANE);
-  unpack_eight(l, 24, out);
-  ONE(3, p->right + 6 * PLANE);
-  end_products(p);
-}
-
-static void scores_of_row(const pe_gathering *g, const pe_stretch *s) {
-  const int64_t key = g->kv.args->key, panel = pe_kv_panel(g->kv.args);
-  uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
-  pending p = {.left_step = (size_t)pe_query_step(key) * 4, .sums_step = PE_SCORE_STEP * 4};
-  TILES_BEGIN(g->heads);
-  for (int64_t t = s->low - s->low % panel; t < s->end; t += panel) {
-    const uint8_t *at = panel_at(g, t), *ahead = after_panel(g, s, t);
-    for (int64_t i = 0; i < key; i += BLOCK) {
-      right = right == room ? room + 4 * 2 * PLANE : room;
-      unpack_next(&(lines){at + i * panel * 2, panel * 2, 0, key - i, ahead + i * panel * 2}, panel,
-                  right, &p);
-      p.left = (const uint8_t *)g->query + i / BLOCK * BLOCK_BYTES, p.right = right;
-      p.n = (int)tiles_of(panel), p.clear = i == 0;
-      p.sums = i + BLOCK < key ? NULL : (uint8_t *)(g->score + (t - s->base));
-    }
-  }
-  catch_up(&p);
-  TILES_END;
-}
-
-static void scores(const pe_gathering *g, const pe_stretch *s) {
-  const pe_attention_args *a = &g->c->args.attention;
-  const parts size = parts_of(a);
-  const int64_t panel = pe_kv_panel(&a->cache), many = panel ? panel : KEYS;
-  const int64_t queries = queries_of(g);
-  uint8_t *right = (uint8_t *)(void *)g->room;
-  float *turned = g->room + size.right;
-  if (panel && g->rows == 1) {
-    scores_of_row(g, s);
-    return;
-  }
-  TILES_BEGIN(queries < ROWS ? (int)queries : ROWS);
-  for (int64_t t = s->low - s->low % many; t < s->end; t += many) {
-    int64_t from, to;
-    if (panel) {
-      unpack_lines(panel_at(g, t), panel * 2, a->cache.key, panel, true, after_panel(g, s, t),
-                   right);
-    } else {
-      turn_rows(g, t > s->low ? t : s->low, pe_cpu_least(t + KEYS, s->end), turned,
-                turned + size.lines);
-      unpack_lines((const uint8_t *)turned, KEYS * 4, a->cache.key, KEYS, false, NULL, right);
-    }
-    seeing(g, t, t + many, &from, &to);
-    const product p = {.left = (const uint8_t *)g->query,
-                       .right = right,
-                       .left_step = pe_query_step(a->cache.key) * 4,
-                       .blocks = blocks_of(a->cache.key),
-                       .tiles = tiles_of(many),
-                       .sums = (uint8_t *)(g->score + (t - s->base)),
-                       .sums_step = PE_SCORE_STEP * 4};
-    multiply(&p, from, to, tiles_of(pe_cpu_least(many, s->end - t)));
-  }
-  TILES_END;
-}
-
-/* ---- values ---------------------------------------------------------------------------------- */
 
 /* Values are read as they are stored. */
 static bool halves_of(const pe_attention_args *a) {
@@ -479,99 +530,21 @@ static lines value_lines(const pe_gathering *g, int64_t t, int64_t low, int64_t 
   return l;
 }
 
-/* One row of the step, as in scores_of_row, 64 columns at a time. Memory is read in its order; the
- * sums of so few queries are soon loaded and stored. */
-static void values_of_row(const pe_gathering *g, const pe_stretch *s, float *result) {
-  const int64_t value = g->c->args.attention.value, wide = 4 * COLS;
-  uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
-  pending p = {.left_step = PE_SCORE_STEP * 4, .sums_step = (size_t)pe_result_step(value) * 4};
-  TILES_BEGIN(g->heads);
-  for (int64_t t = s->low - s->low % BLOCK; t < s->end; t += BLOCK) {
-    lines l = value_lines(g, t, s->low, s->end, g->room + 2 * 4 * 2 * PLANE / 4);
-    for (int64_t c = 0; c < value; c += wide, l.at += wide * 2) {
-      right = right == room ? room + 4 * 2 * PLANE : room;
-      unpack_next(&l, pe_cpu_least(value - c, wide), right, &p);
-      if (l.ahead) l.ahead += wide * 2;
-      p.left = (const uint8_t *)(g->score + (t - s->base)), p.right = right;
-      p.n = (int)tiles_of(pe_cpu_least(value - c, wide));
-      p.from = p.sums = (uint8_t *)(result + c);
-    }
-  }
-  catch_up(&p);
-  TILES_END;
-}
+#include "kernels/cpu/fast_attention_few_impl.h"
+#include "kernels/cpu/fast_attention_many_impl.h"
 
-/* Adds the unpacked values of tokens t .. to - 1 to the results of queries first .. last - 1. */
-static void add_piece(const pe_gathering *g, const pe_stretch *s, int64_t t, int64_t to,
-                      int64_t first, int64_t last, float *result) {
-  const pe_attention_args *a = &g->c->args.attention;
-  const product p = {.left = (const uint8_t *)(g->score + (t - s->base)),
-                     .right = (const uint8_t *)g->room,
-                     .left_step = PE_SCORE_STEP * 4,
-                     .blocks = blocks_of(to - t),
-                     .tiles = tiles_of(a->value),
-                     .sums = (uint8_t *)result,
-                     .sums_step = pe_result_step(a->value) * 4,
-                     .add = true};
-  multiply(&p, first, last, p.tiles);
-}
-
-static void unpack_piece(const pe_gathering *g, int64_t t, int64_t to, int64_t low, int64_t end) {
-  const pe_attention_args *a = &g->c->args.attention;
-  const parts size = parts_of(a);
-  uint8_t *out = (uint8_t *)(void *)g->room;
-  for (; t < to; t += BLOCK, out += tiles_of(a->value) * 2 * PLANE) {
-    const lines l = value_lines(g, t, low, end, g->room + size.right + size.lines);
-    unpack(&l, a->value, halves_of(a), out);
-  }
-}
-
-/* Infinities and NaN among the values: a row must not multiply those that it does not see. */
-static void values_apart(const pe_gathering *g, const pe_stretch *s, int64_t t, int64_t to,
-                         float *result) {
-  TILES_BEGIN(g->heads);
-  for (int64_t r = 0; r < g->rows; r++) {
-    const int64_t low = pe_row_low(g, r), end = pe_row_end(g, r), q = r * g->heads;
-    unpack_piece(g, t, to, low > s->low ? low : s->low, pe_cpu_least(end, s->end));
-    add_piece(g, s, t, to, q, q + 1, result);
-  }
-}
-
-static void values(const pe_gathering *g, const pe_stretch *s, float *result) {
-  /* All rows see the keys from `shared` to `least`. */
-  const int64_t shared = pe_row_low(g, g->rows - 1), least = pe_row_end(g, 0);
-  const int64_t queries = queries_of(g), start = s->low - s->low % BLOCK;
-  const int64_t stop = (s->end + BLOCK - 1) / BLOCK * BLOCK;
-  for (int64_t q = 0; q < queries; q++)
-    for (int64_t t = start; t < stop; t += BLOCK)
-      split(g->score + q * PE_SCORE_STEP + (t - s->base));
-  if (g->rows == 1 && halves_of(&g->c->args.attention)) {
-    values_of_row(g, s, result);
-    return;
-  }
-  const int rows = queries < ROWS ? (int)queries : ROWS;
-  TILES_BEGIN(rows);
-  for (int64_t t = start, to; t < stop; t = to) {
-    int64_t first, last;
-    to = pe_cpu_least(t - t % PIECE + PIECE, stop);
-    unpack_piece(g, t, to, s->low, s->end);
-    seeing(g, t, to, &first, &last);
-    const int64_t bytes = blocks_of(to - t) * tiles_of(g->c->args.attention.value) * 2 * PLANE;
-    if ((t < shared || to > least) && g->rows > 1 &&
-        !finite_words((const uint8_t *)g->room, bytes)) {
-      values_apart(g, s, t, to, result);
-      TILES_BEGIN(rows);
-      continue;
-    }
-    add_piece(g, s, t, to, first, last, result);
-  }
-  TILES_END;
+static void attend(const pe_gathering *g, const pe_stretch *s, float *result) {
+  if (g->rows == 1 && pe_kv_panel(g->kv.args))
+    attend_row(g, s, result);
+  else
+    attend_many(g, s, result);
 }
 
 static int64_t room(const pe_attention_args *a) {
-  const parts size = parts_of(a);
-  return size.right + size.lines + size.decoded;
+  const int64_t row = 2 * 4 * 2 * PLANE / 4 + BLOCK * a->value; /* of attend_row */
+  const int64_t many = places_of(a).all;
+  return many > row ? many : row;
 }
 
 const pe_attention_version PE_TILES = {
-    .queries = 256, .prepare = prepare, .scores = scores, .values = values, .room = room};
+    .queries = 512, .prepare = prepare, .attend = attend, .room = room};

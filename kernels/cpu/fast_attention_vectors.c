@@ -6,6 +6,8 @@
  * the same. */
 #include "kernels/cpu/fast_attention.h"
 
+#include <math.h>
+
 enum {
   FEW = 8,     /* queries; with more of them it pays to widen first */
   PIECE = 128, /* tokens whose values are widened at a time: 64 KB for 128 values each */
@@ -104,6 +106,35 @@ static void scores(const pe_gathering *g, const pe_stretch *s) {
     score_rows(g, s);
 }
 
+/* ---- weights -------------------------------------------------------------------------------- */
+
+/* The scores of n keys of one query to exponentials; returns their sum and the largest score. */
+static float soften(const pe_gathering *g, float *s, int64_t n, float *most) {
+  const pe_attention_args *a = &g->c->args.attention;
+  const pe_prim *prim = g->c->prim;
+  if (a->softcap > 0) {
+    for (int64_t i = 0; i < n; i++) s[i] /= a->softcap;
+    prim->unary(PE_MAP_TANH, s, n, s);
+    for (int64_t i = 0; i < n; i++) s[i] *= a->softcap;
+  }
+  *most = prim->max(s, n);
+  return prim->exp_sum(s, *most, n);
+}
+
+/* The scores of a query to weights, zero for keys that its row does not see. */
+static void weigh(const pe_gathering *g, const pe_stretch *s, int64_t row, float *score,
+                  float *most) {
+  int64_t from = pe_row_low(g, row) - s->base, to = pe_row_end(g, row) - s->base;
+  from = from < 0 ? 0 : pe_cpu_least(from, PE_STRETCH);
+  to = to < from ? from : pe_cpu_least(to, PE_STRETCH);
+  if (from >= to)
+    most[0] = -INFINITY;
+  else
+    most[1] = soften(g, score + from, to - from, most);
+  memset(score, 0, (size_t)from * sizeof *score);
+  memset(score + to, 0, (size_t)(PE_STRETCH - to) * sizeof *score);
+}
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Adds the values of keys from .. to - 1 for `count` queries, starting with query q. */
@@ -186,6 +217,16 @@ static void values(const pe_gathering *g, const pe_stretch *s, float *result) {
   }
 }
 
+static void attend(const pe_gathering *g, const pe_stretch *s, float *result) {
+  const int64_t value = g->c->args.attention.value, each = pe_result_step(value);
+  scores(g, s);
+  memset(result, 0, (size_t)(queries_of(g) * each) * sizeof *result);
+  for (int64_t q = 0; q < queries_of(g); q++)
+    weigh(g, s, q / g->heads, g->score + q * PE_SCORE_STEP,
+          result + q * each + pe_result_most(value));
+  values(g, s, result);
+}
+
 static int64_t room(const pe_attention_args *a) {
   const pe_kv_type type = (pe_kv_type)a->cache.type;
   const int64_t key = pe_kv_row_values(type, a->cache.key);
@@ -196,4 +237,4 @@ static int64_t room(const pe_attention_args *a) {
 }
 
 const pe_attention_version pe_attention_vectors = {
-    .queries = 96, .prepare = prepare, .scores = scores, .values = values, .room = room};
+    .queries = 96, .prepare = prepare, .attend = attend, .room = room};

@@ -291,7 +291,10 @@ static const world ragged[] = {
     {.heads = 2, .key_heads = 1, .key = 32, .value = 32, .length = {100, 40}, .span = 10},
     {.heads = 2, .key_heads = 1, .key = 16, .value = 24, .length = {150, 90}, .wild = 60},
     {.heads = 2, .key_heads = 1, .key = 16, .value = 16, .length = {130, 9}, .block = 8},
-    {.heads = 4, .key_heads = 1, .key = 40, .value = 24, .length = {140, 33}, .shared = true}};
+    {.heads = 4, .key_heads = 1, .key = 40, .value = 24, .length = {140, 33}, .shared = true},
+    /* weights between the products of other parts; too much to unpack keys and values at once */
+    {.heads = 4, .key_heads = 1, .key = 64, .value = 64, .length = {300, 20}, .block = 64},
+    {.heads = 2, .key_heads = 1, .key = 400, .value = 260, .length = {60, 40}, .block = 64}};
 enum { RAGGED = sizeof ragged / sizeof *ragged };
 
 static void test_ragged_vectors(void) {
