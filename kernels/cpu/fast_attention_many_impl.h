@@ -9,11 +9,13 @@
 
 enum { BOTH = 5 << 18 }; /* bytes of keys and values that stay in the second-level cache, 1.25 MB */
 
-/* Queries 0 .. queries - 1, at most two tiles, by tiles 0 .. tiles - 1. a: or NULL */
-ALWAYS void multiply(const product *p, int64_t queries, int64_t tiles, aside *a) {
+/* Queries 0 .. queries - 1, at most two tiles, by tiles 0 .. tiles - 1. The last sums may still have
+ * to be stored, by `c`. a: or NULL */
+ALWAYS void multiply(const product *p, int64_t queries, int64_t tiles, change *c, aside *a) {
   int64_t t = 0;
   if (queries > ROWS)
-    for (; t + 2 <= tiles; t += 2) four(p, 0, t, a);
+    for (; t + 2 <= tiles; t += 2) four(p, t, c, a);
+  if (t < tiles) store_last(c);
   for (int64_t q = 0; q < queries && t < tiles; q += ROWS)
     for (int64_t u = t; u < tiles; u += 4) some(p, q, u, (int)pe_cpu_least(tiles - u, 4));
 }
@@ -70,6 +72,7 @@ static void unpack_keys(const pe_gathering *g, const pe_stretch *s) {
 static void score_part(const part *p, int64_t start, aside *aside) {
   const pe_attention_args *a = &p->g->c->args.attention;
   const int64_t many = panel_tokens(a), step = pe_query_step(a->cache.key);
+  change c = {0};
   for (int64_t t = p->s.low - p->s.low % many; t < p->s.end; t += many) {
     const product o = {.left = (const uint8_t *)(p->g->query + p->first * step),
                        .right = (const uint8_t *)p->g->room + (t - start) / many * panel_bytes(a),
@@ -80,10 +83,11 @@ static void score_part(const part *p, int64_t start, aside *aside) {
                        .sums_step = PE_SCORE_STEP * 4};
     const int64_t tiles = tiles_of(pe_cpu_least(many, p->s.end - t));
     if (aside)
-      multiply(&o, p->queries, tiles, aside);
+      multiply(&o, p->queries, tiles, &c, aside);
     else
-      multiply(&o, p->queries, tiles, NULL);
+      multiply(&o, p->queries, tiles, &c, NULL);
   }
+  store_last(&c);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -121,7 +125,7 @@ static void add_apart(const part *p, int64_t t) {
     unpack_values(p->g, t, t + BLOCK, p->s.base + p->from[q], p->s.base + p->to[q], room);
     product o = piece(p, t, t + BLOCK, room);
     o.left += q * o.left_step, o.sums += q * o.sums_step;
-    multiply(&o, 1, o.tiles, NULL);
+    multiply(&o, 1, o.tiles, &(change){0}, NULL);
   }
   TILES_BEGIN(queries_of(p->g) < ROWS ? (int)queries_of(p->g) : ROWS);
 }
@@ -149,16 +153,19 @@ static values open_values(const pe_gathering *g, const pe_stretch *s) {
 
 static void value_part(const part *p, const values *v, aside *a) {
   const int64_t each = block_bytes(&p->g->c->args.attention) / 4;
+  change c = {0};
   for (int64_t t = first_token(p), to; t < end_token(p); t = to) {
     to = piece_end(p, t);
     const int64_t block = (t - v->start) / BLOCK;
     if (v->wild >> block & ((1u << blocks_of(to - t)) - 1)) {
+      store_last(&c);
       for (; t < to; t += BLOCK) add_apart(p, t);
       continue;
     }
     const product o = piece(p, t, to, v->right + block * each);
-    multiply(&o, p->queries, o.tiles, a);
+    multiply(&o, p->queries, o.tiles, &c, a);
   }
+  store_last(&c);
   put_sums(p);
 }
 

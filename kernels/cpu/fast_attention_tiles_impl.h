@@ -323,8 +323,8 @@ typedef struct product { /* sums of `left` lines times `right` blocks; steps in 
 
 /* Tiles 0 .. n - 1. TILEZERO would make the first product of a tile wait three times as long as a
  * load of zeros does. */
+static const uint8_t zeros[64];
 ALWAYS void clear(const int n) {
-  static const uint8_t zeros[64];
   TILE_LOAD(0, zeros, 0);
   if (n > 1) TILE_LOAD(1, zeros, 0);
   if (n > 2) TILE_LOAD(2, zeros, 0);
@@ -345,19 +345,52 @@ ALWAYS void load_sums(const uint8_t *from, size_t step, const int n) {
   if (n > 3) TILE_LOAD(3, from + 192, step);
 }
 
-/* A block of two left tiles by two right ones. w: weights that are made meanwhile, or NULL */
+/* 2 x 2 tiles of sums that are still to be stored, or NULL, and those that follow. Stored right
+ * before other sums take their place, they need not wait for products. */
+typedef struct change {
+  uint8_t *old, *next; /* tiles 0 and 1 */
+  int64_t step;
+  bool add; /* to the sums that are there */
+} change;
+
+/* Tile t of four. */
+#define CHANGE(t, c)                                                                               \
+  do {                                                                                             \
+    const int64_t at = (t) / 2 * ROWS * (c)->step + (t) % 2 * 64;                                  \
+    if ((c)->old) TILE_STORE(t, (c)->old + at, (c)->step);                                         \
+    if ((c)->add)                                                                                  \
+      TILE_LOAD(t, (c)->next + at, (c)->step);                                                     \
+    else                                                                                           \
+      TILE_LOAD(t, zeros, 0);                                                                      \
+  } while (0)
+
+static void store_last(change *c) {
+  if (!c->old) return;
+  TILE_STORE(0, c->old, c->step);
+  TILE_STORE(1, c->old + 64, c->step);
+  TILE_STORE(2, c->old + ROWS * c->step, c->step);
+  TILE_STORE(3, c->old + ROWS * c->step + 64, c->step);
+  c->old = NULL;
+}
+
+/* A block of two left tiles by two right ones. c: for the first block, else NULL; w: weights that
+ * are made meanwhile, or NULL */
 ALWAYS void step_four(const uint8_t *a0, const uint8_t *a1, size_t step, const uint8_t *b,
-                      weighing *w) {
+                      const change *c, weighing *w) {
   TILE_LOAD(4, a0 + 64, step);
   TILE_LOAD(6, b, 64);
+  if (c) CHANGE(0, c);
   TILE_DOT(0, 4, 6);
   if (w) weigh_step(w, 0);
   TILE_LOAD(7, b + 2 * PLANE, 64);
+  if (c) CHANGE(1, c);
   TILE_DOT(1, 4, 7);
   if (w) weigh_step(w, 1);
   TILE_LOAD(5, a1 + 64, step);
+  if (c) CHANGE(2, c);
   TILE_DOT(2, 5, 6);
   if (w) weigh_step(w, 2);
+  if (c) CHANGE(3, c);
   TILE_DOT(3, 5, 7);
   if (w) weigh_step(w, 3);
   TILE_LOAD(4, a0, step);
@@ -382,36 +415,32 @@ ALWAYS void step_four(const uint8_t *a0, const uint8_t *a1, size_t step, const u
   if (w) weigh_step(w, 11);
 }
 
-/* 2 x 2 tiles from query q and tile t on. a: or NULL */
-ALWAYS void four(const product *p, int64_t q, int64_t t, aside *a) {
-  const size_t step = (size_t)p->left_step, to = (size_t)p->sums_step;
-  const uint8_t *a0 = p->left + q * p->left_step, *a1 = a0 + ROWS * p->left_step;
-  const uint8_t *b = p->right + t * 2 * PLANE;
-  uint8_t *c0 = p->sums + q * p->sums_step + t * COLS * 4, *c1 = c0 + ROWS * p->sums_step;
-  if (p->add) {
-    TILE_LOAD(0, c0, to);
-    TILE_LOAD(1, c0 + 64, to);
-    TILE_LOAD(2, c1, to);
-    TILE_LOAD(3, c1 + 64, to);
-  } else {
-    clear(4);
+/* The same, with what an aside has to do. a: or NULL */
+ALWAYS void step_aside(const uint8_t *left, size_t step, const uint8_t *b, const change *c,
+                       aside *a) {
+  const uint8_t *left1 = left + ROWS * step;
+  if (a && begin_step(a)) {
+    weighing w = weighing_of(a->p, a->q, a->t); /* in registers: nobody else has its address */
+    step_four(left, left1, step, b, c, &w);
+    a->p->sum[a->q] = w.sum;
+    end_step(a, true);
+    return;
   }
-  for (int64_t k = 0; k < p->blocks; k++) {
-    if (a && begin_step(a)) {
-      weighing w = weighing_of(a->p, a->q, a->t); /* in registers: nobody else has its address */
-      step_four(a0, a1, step, b, &w);
-      a->p->sum[a->q] = w.sum;
-      end_step(a, true);
-    } else {
-      step_four(a0, a1, step, b, NULL);
-      if (a) end_step(a, false);
-    }
-    a0 += BLOCK_BYTES, a1 += BLOCK_BYTES, b += p->tiles * 2 * PLANE;
+  step_four(left, left1, step, b, c, NULL);
+  if (a) end_step(a, false);
+}
+
+/* 2 x 2 tiles of two tiles of queries, from tile t on. They are stored later, by `c`. a: or NULL */
+ALWAYS void four(const product *p, int64_t t, change *c, aside *a) {
+  const size_t step = (size_t)p->left_step;
+  const uint8_t *left = p->left, *b = p->right + t * 2 * PLANE;
+  c->next = p->sums + t * COLS * 4, c->step = p->sums_step, c->add = p->add;
+  step_aside(left, step, b, c, a);
+  for (int64_t k = 1; k < p->blocks; k++) {
+    left += BLOCK_BYTES, b += p->tiles * 2 * PLANE;
+    step_aside(left, step, b, NULL, a);
   }
-  TILE_STORE(0, c0, to);
-  TILE_STORE(1, c0 + 64, to);
-  TILE_STORE(2, c1, to);
-  TILE_STORE(3, c1 + 64, to);
+  c->old = c->next;
 }
 
 /* The products of a right tile with the left one that is loaded. */
