@@ -1,6 +1,8 @@
-/* fast_attention_few_impl.h - a part of fast_attention_tiles_impl.h: one row of the step. */
+/* fast_attention_few_impl.h - a part of fast_attention_tiles_impl.h: at most one tile of queries.
+ *
+ * Keys and values are unpacked for one use, and the time is that of memory. */
 
-/* One row of the step. The products of a block of lines follow after the next one is unpacked: by
+/* The products of a block of lines follow after the next one is unpacked: by
  * then it is in the first-level cache, and they take place while the one after it is unpacked. */
 typedef struct pending {
   const uint8_t *left, *right;
@@ -64,11 +66,11 @@ static void unpack_next(const lines *l, int64_t n, uint8_t *out, const pending *
   end_products(p);
 }
 
-static void scores_of_row(const pe_gathering *g, const pe_stretch *s) {
+static void scores_of_few(const pe_gathering *g, const pe_stretch *s) {
   const int64_t key = g->kv.args->key, panel = pe_kv_panel(g->kv.args);
   uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
   pending p = {.left_step = (size_t)pe_query_step(key) * 4, .sums_step = PE_SCORE_STEP * 4};
-  TILES_BEGIN(g->heads);
+  TILES_BEGIN((int)queries_of(g));
   for (int64_t t = s->low - s->low % panel; t < s->end; t += panel) {
     const uint8_t *at = panel_at(g, t), *ahead = after_panel(g, s, t);
     for (int64_t i = 0; i < key; i += BLOCK) {
@@ -84,13 +86,13 @@ static void scores_of_row(const pe_gathering *g, const pe_stretch *s) {
   TILES_END;
 }
 
-/* One row of the step, as in scores_of_row, 64 columns at a time. Memory is read in its order; the
+/* As in scores_of_few, 64 columns at a time. Memory is read in its order; the
  * sums of so few queries are soon loaded and stored. */
-static void values_of_row(const pe_gathering *g, const pe_stretch *s, float *result) {
+static void values_of_few(const pe_gathering *g, const pe_stretch *s, float *result) {
   const int64_t value = g->c->args.attention.value, wide = 4 * COLS;
   uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
   pending p = {.left_step = PE_SCORE_STEP * 4, .sums_step = (size_t)pe_result_step(value) * 4};
-  TILES_BEGIN(g->heads);
+  TILES_BEGIN((int)queries_of(g));
   for (int64_t t = s->low - s->low % BLOCK; t < s->end; t += BLOCK) {
     lines l = value_lines(g, t, s->low, s->end, g->room + 2 * 4 * 2 * PLANE / 4);
     for (int64_t c = 0; c < value; c += wide, l.at += wide * 2) {
@@ -107,11 +109,11 @@ static void values_of_row(const pe_gathering *g, const pe_stretch *s, float *res
   TILES_END;
 }
 
-static void attend_row(const pe_gathering *g, const pe_stretch *s, float *result) {
+static void attend_few(const pe_gathering *g, const pe_stretch *s, float *result) {
   part p = part_of(g, s, 0, 0, result);
   aside a = aside_of(&p, 1);
-  scores_of_row(g, s);
+  scores_of_few(g, s);
   weigh_rest(&a);
-  values_of_row(g, s, result);
+  values_of_few(g, s, result);
   put_sums(&p);
 }

@@ -138,17 +138,31 @@ typedef struct values {
   uint32_t wild;
 } values;
 
+/* Block t is not seen wholly by some row, and its values, which are unpacked, are not finite. */
+static bool is_wild(const pe_gathering *g, int64_t t, const float *right) {
+  if (pe_row_low(g, g->rows - 1) <= t && t + BLOCK <= pe_row_end(g, 0)) return false;
+  return g->rows > 1 && !finite_words((const uint8_t *)right, block_bytes(&g->c->args.attention));
+}
+
 static values open_values(const pe_gathering *g, const pe_stretch *s) {
   const pe_attention_args *a = &g->c->args.attention;
-  const int64_t shared = pe_row_low(g, g->rows - 1), least = pe_row_end(g, 0);
   float *right = g->room + places_of(a).values;
   values v = {.right = right, .start = s->low - s->low % BLOCK};
   unpack_values(g, v.start, s->end, s->low, s->end, right);
-  if (g->rows == 1) return v;
   for (int64_t t = v.start; t < s->end; t += BLOCK, right += block_bytes(a) / 4)
-    if ((t < shared || t + BLOCK > least) && !finite_words((const uint8_t *)right, block_bytes(a)))
-      v.wild |= 1u << (t - v.start) / BLOCK;
+    if (is_wild(g, t, right)) v.wild |= 1u << (t - v.start) / BLOCK;
   return v;
+}
+
+/* Is there such a block? Few rows differ in few blocks. */
+static bool any_wild(const pe_gathering *g, const pe_stretch *s) {
+  const int64_t shared = pe_row_low(g, g->rows - 1), least = pe_row_end(g, 0);
+  for (int64_t t = s->low - s->low % BLOCK; g->rows > 1 && t < s->end; t += BLOCK) {
+    if (t >= shared && t + BLOCK <= least) continue;
+    unpack_values(g, t, t + BLOCK, s->low, s->end, g->room);
+    if (is_wild(g, t, g->room)) return true;
+  }
+  return false;
 }
 
 static void value_part(const part *p, const values *v, aside *a) {

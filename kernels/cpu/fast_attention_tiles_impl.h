@@ -563,14 +563,14 @@ static lines value_lines(const pe_gathering *g, int64_t t, int64_t low, int64_t 
 #include "kernels/cpu/fast_attention_many_impl.h"
 
 static void attend(const pe_gathering *g, const pe_stretch *s, float *result) {
-  if (g->rows == 1 && pe_kv_panel(g->kv.args))
-    attend_row(g, s, result);
+  if (queries_of(g) <= ROWS && pe_kv_panel(g->kv.args) && !any_wild(g, s))
+    attend_few(g, s, result);
   else
     attend_many(g, s, result);
 }
 
 static int64_t room(const pe_attention_args *a) {
-  const int64_t row = 2 * 4 * 2 * PLANE / 4 + BLOCK * a->value; /* of attend_row */
+  const int64_t row = 2 * 4 * 2 * PLANE / 4 + BLOCK * a->value; /* of attend_few */
   const int64_t many = places_of(a).all;
   return many > row ? many : row;
 }
