@@ -94,6 +94,10 @@ static void test_sums_as_defined(void) {
       for (int64_t i = 0; i < n; i++)
         want[i] = xs[i] * 0.3f * (ws[i] + 0.7f), want[n + i] = xs[i] * 0.3f;
       check_same("rescale", "scalar", n, got, want, 2 * n);
+      p->combine(xs, 0.3f, ws, 0.7f, n, got), p->combine(xs, 0.3f, NULL, 0, n, got + n);
+      for (int64_t i = 0; i < n; i++)
+        want[i] = xs[i] * 0.3f + ws[i] * 0.7f, want[n + i] = xs[i] * 0.3f + 0.f;
+      check_same("combine", "scalar", n, got, want, 2 * n);
     }
 }
 
@@ -219,6 +223,11 @@ static void compare_sums(const pe_prim *p, int wild) {
     p->rescale(x, ws[0], NULL, 0, n, got + n),
         pe_prim_scalar.rescale(xs, ws[0], NULL, 0, n, want + n);
     check_same("rescale", p->name, n, got, want, 2 * n + 1);
+    p->combine(got, ws[0], askew(ws, n, 1), ws[1], n, got);
+    pe_prim_scalar.combine(want, ws[0], ws, ws[1], n, want);
+    p->combine(x, ws[0], NULL, 0, n, got + n),
+        pe_prim_scalar.combine(xs, ws[0], NULL, 0, n, want + n);
+    check_same("combine", p->name, n, got, want, 2 * n + 1);
     for (int rows = 1; rows <= 4; rows++) {
       memcpy(got, ws, sizeof got), memcpy(want, ws, sizeof want);
       p->recur(got, rows, n, zs, zs + n, x, zs + 4 * n, got + 4 * n);
