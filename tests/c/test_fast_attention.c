@@ -238,14 +238,15 @@ static void check_vectors(world w) {
   world_close(&w);
 }
 
-/* On a machine with AMX its instructions against the emulation, otherwise that alone. */
+/* On a machine with AMX its instructions against the emulation, otherwise that alone. Queries and
+ * weights are exact to 2^-17, 8e-6. */
 static void check_tiles(world w) {
   world_open(&w);
   const pe_attention_version *version = &pe_attention_tiles_emulated;
 #ifdef __x86_64__
   if (pe_amx16_best()) version = &pe_attention_tiles;
 #endif
-  check_version(&w, "tiles", &pe_attention_tiles_emulated, version, 6e-6, 3e-5);
+  check_version(&w, "tiles", &pe_attention_tiles_emulated, version, 8e-6, 3e-5);
   world_close(&w);
 }
 
@@ -294,7 +295,7 @@ static const world ragged[] = {
     {.heads = 4, .key_heads = 1, .key = 40, .value = 24, .length = {140, 33}, .shared = true},
     /* weights between the products of other parts; too much to unpack keys and values at once */
     {.heads = 4, .key_heads = 1, .key = 64, .value = 64, .length = {300, 20}, .block = 64},
-    {.heads = 2, .key_heads = 1, .key = 400, .value = 260, .length = {60, 40}, .block = 64}};
+    {.heads = 2, .key_heads = 1, .key = 64, .value = 600, .length = {60, 40}, .block = 64}};
 enum { RAGGED = sizeof ragged / sizeof *ragged };
 
 static void test_ragged_vectors(void) {
