@@ -33,7 +33,7 @@ void pe_attention_choose(const pe_attention_version *version) { chosen = version
 
 /* Tiles need two bf16 numbers for each key and value. From float16 these are made as fast as memory
  * is read: with groups of 1 and 2 decode has 0.9 of the speed of vectors, with larger ones up to
- * 1.3, and prefill at least twice their speed. Rows of 8 and 4 bits take longer: decode has half
+ * 1.3, and prefill three times their speed. Rows of 8 and 4 bits take longer: decode has half
  * the speed of vectors. A model has one arithmetic for both, so that the cache decides, and the
  * size of the group. A cache of float32 would need three numbers and stays with vectors. */
 enum { TILES_FROM = 8 };

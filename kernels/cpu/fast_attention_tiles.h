@@ -13,9 +13,9 @@
  * those in double precision as those of float32 sums do; test_fast_attention.c has the bound.
  *
  * Queries and weights are left operands, as many rows of a tile as there are queries: rows of a
- * tile do not influence each other. Keys and values are unpacked once for all queries of a
- * gathering, 64 keys or 128 values at a time, in the order that the right operand has: words of two
- * neighbouring lines, which are numbers 2 i and 2 i + 1 of all keys, or tokens 2 i and 2 i + 1.
+ * tile do not influence each other. Keys and values of a stretch are unpacked once for all queries
+ * of a gathering, in the order that the right operand has: words of two neighbouring lines, which
+ * are numbers 2 i and 2 i + 1 of all keys, or tokens 2 i and 2 i + 1.
  *
  *   left    | block 0 of a line: hi, lo | block 1: hi, lo | ...       in place of the floats
  *   right   | block 0: columns 0 .. 15: hi, lo | columns 16 .. 31: hi, lo | ... | block 1: ...
