@@ -112,9 +112,9 @@ function request.chat(fields, from)
   check.tools(chat.tools)
   chat.kwargs = variables_of(fields)
   if chat.continue_final_message then chat.add_generation_prompt = false end
-  chat.tools, fields.force_call = check.choose(chat.tools, chat.tool_choice)
+  chat.tools, fields.force_call, fields.allowed = check.choose(chat.tools, chat.tool_choice)
   fields.strict = strict_of(chat.tools, fields.strict)
-  fields.bans_calls = chat.tool_choice == "none"
+  fields.bans_calls = chat.tool_choice == "none" or fields.allowed and not next(fields.allowed)
   fields.media = pictures.take(chat.messages, fields.places)
   return request.new(fields, from)
 end

@@ -257,16 +257,26 @@ function check.tool_name(value, field)
   return name
 end
 
-local function check_tool(tool, at)
+--- A value as refusals quote it.
+local function quoted(value)
+  return type(value) == "string" and "'" .. value:sub(1, 64) .. "'" or kind_of(value)
+end
+
+--- The object of a tool of a client that has its name.
+local function function_of(tool, at)
   if not is_object(tool) then refuse(at, "must be an object, got %s", kind_of(tool)) end
   if tool.type ~= "function" then
-    refuse(at .. ".type", "must be 'function', got %s", type(tool.type) == "string"
-      and "'" .. tool.type:sub(1, 64) .. "'" or kind_of(tool.type))
+    refuse(at .. ".type", "must be 'function', got %s", quoted(tool.type))
   end
   local fn = tool["function"]
   if not is_object(fn) then
     refuse(at .. ".function", "must be an object, got %s", kind_of(fn))
   end
+  return fn
+end
+
+local function check_tool(tool, at)
+  local fn = function_of(tool, at)
   check.tool_name(fn.name, at .. ".function.name")
   optional_string(fn.description, at .. ".function.description")
   if is_given(fn.parameters) and not is_object(fn.parameters) then
@@ -292,14 +302,56 @@ local function named(choice)
   local fn = is_object(choice) and inner(choice)
   if not fn or type(fn.name) ~= "string" then
     refuse("tool_choice", 'must be "none", "auto", "required" or '
-      .. '{"type": "function", "function": {"name": …}}, got %s',
-      type(choice) == "string" and "'" .. choice:sub(1, 64) .. "'" or kind_of(choice))
+      .. '{"type": "function", "function": {"name": …}}, got %s', quoted(choice))
   end
   return fn.name
 end
 
---- What tool_choice asks for: the tools to offer (nil: none) and, when a call is demanded,
---- { name = of the tool, nil: any }.
+--- What limits calls to some of the tools: "auto" or "required", and a set of names. given: has
+--- mode and tools, at this place; name_of(tool, at): the name of an entry and its place, nil if it
+--- counts for nothing; is_known(name): is it among the tools?
+function check.allowed(given, at, name_of, is_known)
+  local mode, list, names = given.mode, given.tools, {}
+  if mode ~= "auto" and mode ~= "required" then
+    refuse(at .. ".mode", "must be 'auto' or 'required', got %s", quoted(mode))
+  end
+  at = at .. ".tools"
+  if not is_list(list) then refuse(at, "must be an array, got %s", kind_of(list)) end
+  if #list > MOST then refuse(at, "must have at most %d entries, got %d", MOST, #list) end
+  for i, tool in ipairs(list) do
+    local name, place = name_of(tool, ("%s[%d]"):format(at, i - 1))
+    if name and not is_known(name) then
+      refuse(place, "names the tool '%s', which is not among the tools", name:sub(1, 128))
+    end
+    if name then names[name] = true end
+  end
+  if mode == "required" and not next(names) then
+    refuse(at, "allows no tool, but a call is demanded")
+  end
+  return mode, names
+end
+
+local function entry_name(tool, at)
+  local place = at .. ".function.name"
+  return required_string(function_of(tool, at).name, place, 128), place
+end
+
+--- check.choose of a choice that allows some of the tools.
+local function choose_among(tools, choice)
+  local given, at, known = choice.allowed_tools, "tool_choice.allowed_tools", {}
+  if not is_object(given) then refuse(at, "must be an object, got %s", kind_of(given)) end
+  for _, tool in ipairs(tools or {}) do
+    local fn = inner(tool)
+    if type(fn) == "table" and type(fn.name) == "string" then known[fn.name] = true end
+  end
+  local mode, names = check.allowed(given, at, entry_name, function(name) return known[name] end)
+  local only = next(names)
+  if mode == "auto" then return tools, nil, names end
+  return tools, { name = next(names, only) == nil and only or nil }, names
+end
+
+--- What tool_choice asks for: the tools to offer (nil: none); when a call is demanded, { name = of
+--- the tool, nil: any }; and a set of the names that may be called (nil: all).
 function check.choose(tools, choice)
   if not is_given(tools) or type(tools) == "table" and is_empty(tools) then tools = nil end
   if tools ~= nil and not is_list(tools) then
@@ -307,6 +359,9 @@ function check.choose(tools, choice)
   end
   if not is_given(choice) or choice == "auto" then return tools end
   if choice == "none" then return nil end
+  if is_object(choice) and choice.type == "allowed_tools" then
+    return choose_among(tools, choice)
+  end
   local name = choice ~= "required" and named(choice) or nil
   if not tools then refuse("tool_choice", "demands a call, but there are no tools") end
   if choice == "required" then

@@ -32,6 +32,7 @@ local AFTER = "\nTo call a tool, write a block of this form, with the name of th
 
 --- The sentence about tool_choice, if any.
 local function demand(choice)
+  if type(choice) == "table" and choice.allowed_tools then choice = choice.allowed_tools.mode end
   if choice == "required" then return "\nYou must call a tool now." end
   if type(choice) == "table" then
     return ("\nYou must call the tool %s now."):format(json.encode(calls.body(choice).name))

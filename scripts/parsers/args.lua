@@ -102,15 +102,17 @@ end
 local Tools = {}
 Tools.__index = Tools
 
---- The declared tools, as parsers look them up. `list` is the request's and may have any shape.
-function args.tools(list)
-  local t = setmetatable({ by_name = {}, found = {}, given = false }, Tools)
+--- The declared tools, as parsers look them up. `list` is the request's and may have any shape;
+--- allowed: a set of the names that may be called (nil: all), the others are as if not declared.
+function args.tools(list, allowed)
+  local t = setmetatable({ by_name = {}, found = {}, given = false, limited = allowed ~= nil },
+    Tools)
   for _, tool in each(list) do
     local f = field(tool, "function")
     f = type(f) == "table" and f or tool
     local name = field(f, "name")
-    if type(name) == "string" then
-      t.given = true
+    t.given = t.given or type(name) == "string"
+    if type(name) == "string" and not (allowed and not allowed[name]) then
       t.by_name[name] = field(f, "parameters") or field(f, "input_schema") or false
     end
   end
@@ -332,7 +334,8 @@ local function read_member(s, call)
   end
   if (key == "name" or key == "type") and not call[key] then
     call[key] = values.string(s)
-    if key == "name" and call.known and s.tools.given and not s.tools:known(call.name) then
+    if key == "name" and s.tools.given and (call.known or s.tools.limited)
+      and not s.tools:known(call.name) then
       return false
     end
     return call[key] ~= nil and call[key] ~= ""

@@ -5,6 +5,8 @@
 --   tools                      it is free, but what begins like a call is one: of a tool that was
 --                              offered, with JSON for arguments, or, if the tool is strict, with
 --                              arguments that its schema accepts
+--   req.allowed                in both cases only these of the tools are called; the prompt shows
+--                              all, so that it stays the beginning of the conversation's next one
 --   req.grammar and tools      it is a text of the grammar, or calls
 --   req.grammar and required   it is calls if the grammar is of_text (api/structured.lua);
 --                              otherwise, also if a hook has set it, that is a 400: one of the two
@@ -49,10 +51,10 @@ end
 --- The tools that may be called, as parsers/shape.lua wants them. whole: by their schemas, strict
 --- or not.
 local function tools_of(req, whole)
-  local list, name = {}, (req.force_call or {}).name
+  local list, name, allowed = {}, (req.force_call or {}).name, req.allowed
   for i, tool in ipairs(req.chat.tools) do
     local fn = tool["function"]
-    if not name or fn.name == name then
+    if (not name or fn.name == name) and (not allowed or allowed[fn.name]) then
       local strict = req.strict and req.strict[fn.name]
       local text = type(strict) == "table" and strict or nil
       local given = fn.parameters ~= json.null and fn.parameters or nil
@@ -285,7 +287,7 @@ local function ask_of(run, prompt)
   local chat = run.req.chat
   if words and chat then
     ask.opened, ask.closed, ask.closing = words:reasons(prompt.tail, chat.kwargs)
-    prompt.known = prompt.known or parsers.known(chat.tools)
+    prompt.known = prompt.known or parsers.known(chat.tools, run.req.allowed)
     ask.known, ask.given_tools = prompt.known, chat.tools
     ask.parallel = chat.parallel_tool_calls ~= false
   end
@@ -303,7 +305,8 @@ local function tool_grammar(run) return run.app.config.tool_grammar or "frame" e
 --- tokens that an answer begins with instead, of a format without a grammar.
 local function phases_of(run, prompt)
   local req, chat = run.req, run.req.chat
-  local given, offered = source_of(req), chat and chat.tools and prompt.words
+  local given = source_of(req)
+  local offered = chat and chat.tools and not req.bans_calls and prompt.words
   if not (given or offered) then return nil end
   local ask = ask_of(run, prompt)
   if given then
@@ -325,7 +328,8 @@ local function phases_of(run, prompt)
     if not marks or given.compiled then return bound(ask, source_grammar(ask, given)) end
     return bound(ask, calls_grammar(ask, given))
   end
-  if not marks or #marks == 0 or mode == "off" and not next(req.strict or {}) then return nil end
+  local held = mode ~= "off" or next(req.strict or {}) or req.allowed
+  if not marks or #marks == 0 or not held then return nil end
   return free(ask, marks, rest_grammar(ask), ask.parallel)
 end
 

@@ -33,13 +33,13 @@ end
 --- The ids for a request, nil when it demands no call. Raises when the model's format of calls has
 --- no text that begins one. `prepared`: its prompt (pipeline/prompt.lua).
 function opening.ids(req, entry, prepared)
-  local choice, words = req.force_call, prepared.words
+  local choice, allowed, words = req.force_call, req.allowed, prepared.words
   if not (choice and req.chat.tools) then return nil end
   local options = { tools = req.chat.tools, prompt_tail = prepared.tail }
   local ids
   for _, tool in ipairs(req.chat.tools) do
     local name = tool["function"].name
-    if not choice.name or choice.name == name then
+    if (not choice.name or choice.name == name) and (not allowed or allowed[name]) then
       local text = words and words:opening(name, options)
       if not text then
         errors.refuse("tool_choice", "demands a call, which this model's format cannot force")

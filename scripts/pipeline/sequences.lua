@@ -179,19 +179,20 @@ local function outputs_of(run, prompt, o)
   local _, kept = kept_marks(words, run.entry.tok)
   local parse = parse_hook(run)
   local columns, forget = kept_logprobs(run, o)
-  local known = chat and (prompt.known or parsers.known(chat.tools))
+  local known = chat and (prompt.known or parsers.known(chat.tools, run.req.allowed))
+  local callable = chat and not run.req.bans_calls and chat.tools or nil
   local stops = o.sampling.stop
   if type(stops) == "string" then stops = { stops } end
   local finder = finder_of(run, prompt, stops)
   for i = 1, o.n do
     list[i] = outputs.new { index = o.first + i - 1, prompt = o.prompt, tok = run.entry.tok,
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,
-      parser = is_parsed(run, prompt) and words:parser { tools = chat.tools, known = known,
+      parser = is_parsed(run, prompt) and words:parser { tools = callable, known = known,
         prompt_tail = prompt.tail } or nil,
       columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
       most = o.sampling.max_tokens, least = o.sampling.min_tokens, stops = stops,
       finder = finder and assert(finder:fork()), exact = tokens_to_think(run) ~= nil,
-      one_call = chat and chat.tools and chat.parallel_tool_calls == false,
+      one_call = callable and chat.parallel_tool_calls == false,
       call_id = function() return (run.req.call_prefix or "call_") .. run.random_name() end }
   end
   return list

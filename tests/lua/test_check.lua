@@ -2,6 +2,7 @@
 local async = require "lib.async"
 local check = require "chat.check"
 local perigee = require "perigee"
+local sorted_keys = require("lib.text").sorted_keys
 local test = require("harness").test
 local json = perigee.json
 
@@ -67,8 +68,9 @@ local G = '{"name": "g"}'
 local function chosen(t, tools, choice)
   local out
   local why = refusal(t, function()
-    local offered, call = check.choose(tools, choice)
+    local offered, call, allowed = check.choose(tools, choice)
     out = offered and #offered .. (call and " " .. (call.name or "any") or "") or "none"
+    if allowed then out = out .. " of " .. table.concat(sorted_keys(allowed), "+") end
   end)
   return why or out
 end
@@ -93,6 +95,36 @@ for given, shown in pairs { ['"any"'] = "'any'", ["5"] = "an integer", ["{}"] = 
   ['["f"]'] = "an array", ['"' .. LONG .. '"'] = "'" .. LONG:sub(1, 64) .. "'" } do
   table.insert(CHOICES, { "[" .. F .. "]", given, 'tool_choice must be "none", "auto", "required" '
     .. 'or {"type": "function", "function": {"name": …}}, got ' .. shown })
+end
+
+--- tool_choice that allows some tools, the rest of a refusal after its place.
+local function allows(mode, names)
+  return ('{"type": "allowed_tools", "allowed_tools": {"mode": %s, "tools": %s}}'):format(mode,
+    names)
+end
+local AMONG, H = "tool_choice.allowed_tools", '{"type": "function", "function": {"name": "h"}}'
+for _, case in ipairs {
+  { allows('"auto"', "[" .. F .. "]"), "3 of f" },
+  { allows('"required"', "[" .. F .. "]"), "3 f of f" },
+  { allows('"required"', "[" .. F .. "," .. H .. "," .. F .. "]"), "3 any of f+h" },
+  { allows('"auto"', "[]"), "3 of " },
+  { allows('"required"', "[]"), AMONG .. ".tools allows no tool, but a call is demanded" },
+  { allows('"never"', "[]"), AMONG .. ".mode must be 'auto' or 'required', got 'never'" },
+  { allows("null", "[]"), AMONG .. ".mode must be 'auto' or 'required', got null" },
+  { allows('"auto"', "null"), AMONG .. ".tools must be an array, got null" },
+  { allows('"auto"', "[" .. F .. ",5]"), AMONG .. ".tools[1] must be an object, got an integer" },
+  { allows('"auto"', '[{"type": "custom"}]'),
+    AMONG .. ".tools[0].type must be 'function', got 'custom'" },
+  { allows('"auto"', '[{"type": "function", "name": "f"}]'),
+    AMONG .. ".tools[0].function must be an object, got nothing" },
+  { allows('"auto"', '[{"type": "function", "function": {"name": 5}}]'),
+    AMONG .. ".tools[0].function.name must be a string, got an integer" },
+  { allows('"auto"', '[{"type": "function", "function": {"name": "x"}}]'),
+    AMONG .. ".tools[0].function.name names the tool 'x', which is not among the tools" },
+  { '{"type": "allowed_tools"}', AMONG .. " must be an object, got nothing" },
+  { '{"type": "allowed_tools", "allowed_tools": []}', AMONG .. " must be an object, got an array" },
+} do
+  table.insert(CHOICES, { "[" .. F .. "," .. G .. "," .. H .. "]", case[1], case[2] })
 end
 
 test("tool_choice", function(t)

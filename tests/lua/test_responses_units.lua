@@ -152,11 +152,20 @@ test("tool_choice in all its forms", function(t)
   t.eq({ choose '{"type":"web_search_preview"}' }, { '"auto"', "f g n.f" })
   local allowed = '{"type":"allowed_tools","mode":"required",'
     .. '"tools":[{"type":"custom","name":"g"}]}'
-  t.eq({ choose(allowed) }, { '"required"', "g" })
+  t.eq({ choose(allowed) }, { '{"type":"allowed_tools","allowed_tools":{"mode":"required",'
+    .. '"tools":[{"type":"function","function":{"name":"g"}}]}}', "f g n.f" })
+  t.match(choose '{"type":"allowed_tools","mode":"auto","tools":[{"type":"web_search"}]}',
+    '"mode":"auto","tools":%[%]')
   for text, field in pairs { ['"never"'] = "tool_choice", ["5"] = "tool_choice",
     ['{"type":"function"}'] = "tool_choice.name",
     ['{"type":"allowed_tools","mode":"x","tools":[]}'] = "tool_choice.mode",
-    ['{"type":"allowed_tools","mode":"auto","tools":[1]}'] = "tool_choice.tools[0]" } do
+    ['{"type":"allowed_tools","mode":"auto","tools":[1]}'] = "tool_choice.tools[0]",
+    ['{"type":"allowed_tools","mode":"auto"}'] = "tool_choice.tools",
+    ['{"type":"allowed_tools","mode":"required","tools":[]}'] = "tool_choice.tools",
+    ['{"type":"allowed_tools","mode":"auto","tools":[{"type":"function"}]}'] =
+      "tool_choice.tools[0].name",
+    ['{"type":"allowed_tools","mode":"auto","tools":[{"type":"custom","name":"x"}]}'] =
+      "tool_choice.tools[0].name" } do
     t.eq((refusal(function() choose(text) end)), field, text)
   end
 end)

@@ -76,7 +76,8 @@ function Face:fail(err) dialect.send(self.response, err) end
 --- Makes a req (read.lua) one for the summary; returns its face.
 return function(req, response, app)
   local chat = req.chat
-  chat.tools, req.force_call, req.grammar, req.stream = nil, nil, nil, false
+  chat.tools, chat.tool_choice, req.force_call, req.allowed = nil, nil, nil, nil
+  req.grammar, req.stream = nil, false
   req.sampling.stop, req.truncates, req.needs_room = nil, true, true
   chat.messages[#chat.messages + 1] = json.object { { "role", "user" }, { "content", ASK } }
   return setmetatable({ req = req, response = response, list = users(req, app),

@@ -126,27 +126,26 @@ end
 local MODES = { auto = true, none = true, required = true }
 local NAMED = { ["function"] = true, custom = true }
 
---- Only these tools can be called.
+--- A tool by its name, in chat's form.
+local function named(name)
+  return json.object { { "type", "function" },
+    { "function", json.object { { "name", name } } } }
+end
+
+--- Only these tools can be called. Those that were left out are none of ours.
 local function allow(self, choice)
-  local mode = choice.mode
-  if mode ~= "auto" and mode ~= "required" then
-    refuse("tool_choice.mode", "must be 'auto' or 'required', got %s",
-      type(mode) == "string" and "'" .. mode:sub(1, 64) .. "'" or kind_of(mode))
-  end
-  local list, allowed, left = choice.tools, {}, json.array()
-  schema.value("array", "tool_choice.tools", list)
-  for i, tool in ipairs(list) do
-    local path = ("tool_choice.tools[%d]"):format(i - 1)
-    schema.value("object", path, tool)
-    if NAMED[tool.type] then
-      allowed[self:name(field.needed(tool, "name", path, NAME), tool.namespace)] = true
-    end
-  end
+  local mode, names = check.allowed(choice, "tool_choice", function(tool, at)
+    schema.value("object", at, tool)
+    if not NAMED[tool.type] then return nil end
+    return self:name(field.needed(tool, "name", at, NAME), tool.namespace), at .. ".name"
+  end, function(name) return self.of[name] end)
+  local list = json.array()
   for _, tool in ipairs(self.tools) do
-    if allowed[tool["function"].name] then left[#left + 1] = tool end
+    local name = tool["function"].name
+    if names[name] then list[#list + 1] = named(name) end
   end
-  self.tools = left
-  return mode
+  return json.object { { "type", "allowed_tools" },
+    { "allowed_tools", json.object { { "mode", mode }, { "tools", list } } } }
 end
 
 --- tool_choice in chat's form. Objects of kinds that this server does not have mean nothing here.
@@ -160,8 +159,7 @@ local function choose(self, choice)
   if not NAMED[choice.type] then return "auto" end
   local name = self:name(field.needed(choice, "name", "tool_choice", NAME),
     choice.namespace)
-  return json.object { { "type", "function" },
-    { "function", json.object { { "name", name } } } }
+  return named(name)
 end
 
 --- Reads both fields of a request; raises what is wrong with them.
