@@ -134,7 +134,7 @@ local function named_member(c, form, name, required, style)
   c.spend(1)
   local literals = object.literals(c, form, name)
   local value = literals and c:value(literals)
-  if not value or value.dead then return nil, required end
+  if not value or not c.ending:has(value) then return nil, required end
   local symbols = style.member(c, value, c.words:exactly(name), name)
   if not symbols then return nil, required end
   return { symbols = symbols, required = required }

@@ -288,8 +288,8 @@ function Reader:bound(what, n, node, keyword) -- luacheck: ignore 212
 end
 
 --- Looks at the whole document before anything else does: how deep it is, which bounds all later
---- recursion over values, and how long its numbers are. A number of `default` counts: a property
---- may have that name, and a $ref may lead into one.
+--- recursion over values, how long its numbers are, and whether parts may refer to themselves. A
+--- number of `default` counts: a property may have that name, and a $ref may lead into one.
 function Reader:measure(raw)
   local todo, depths = { raw }, { 1 }
   while #todo > 0 do
@@ -304,7 +304,8 @@ function Reader:measure(raw)
       if depth > LIMITS.json then
         raise("limit", "", "values are nested more than %d deep", LIMITS.json)
       end
-      for _, inner in pairs(value) do
+      for key, inner in pairs(value) do
+        if key == "$ref" then self.refers = true end
         if type(inner) ~= "string" then
           todo[#todo + 1], depths[#depths + 1] = inner, depth + 1
         end

@@ -8,6 +8,7 @@ local apply = require "grammar.apply"
 local array = require "grammar.array"
 local array_rules = require "grammar.array_rules"
 local decimal = require "grammar.decimal"
+local ending = require "grammar.ending"
 local failure = require "grammar.failure"
 local number = require "grammar.number"
 local object = require "grammar.object"
@@ -146,7 +147,7 @@ end
 
 --- What stands for a value in an alternative: a term, or a rule that is written later.
 function Converter:symbol(v)
-  if v.dead then return self.b:any {} end
+  if v.dead or not self.ending:has(v) then return self.b:any {} end
   if #v.arrays == 0 and #v.objects == 0 then return v.term end
   if not v.rule then
     local node = self.reader.list[math.abs(v.literals[1] or 0)]
@@ -175,6 +176,9 @@ local function write_all(self, style)
   local v = self:value { self.reader.root.id }
   if v.dead or style and #v.objects == 0 then
     failure.raise("unsatisfiable", "", style and "no object fits" or "no value fits")
+  end
+  if not self.ending:has(v) then
+    failure.raise("unsatisfiable", "", "refers to itself, and no value that fits has an end")
   end
   local root, out = self:rule "root", {}
   if not style then out[1] = { self:symbol(v) } end
@@ -366,6 +370,7 @@ function value.new(b, reader, marks, options, spend)
   c.string = scalar.string(b, c.words, "string", c.is_empty)
   c.raw = scalar.string(b, c.raw_words, "raw", c.is_empty)
   c.array, c.object = array.algebra(c), object.algebra(c)
+  c.ending = ending.new(c)
   return c
 end
 

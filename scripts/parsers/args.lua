@@ -2,6 +2,7 @@
 -- of tagged formats get their types from the tool's schema. Every reader returns false if the text
 -- is not what it reads, or if the answer ends.
 local perigee = require "perigee"
+local resolve = require "grammar.resolve"
 local scan = require "parsers.scan"
 local values = require "parsers.values"
 
@@ -54,13 +55,12 @@ local function union(list, o)
   return set
 end
 
-local function resolve(ref, root)
-  local at = root
-  if type(ref) ~= "string" or sub(ref, 1, 2) ~= "#/" then return nil end
-  for step in ref:sub(3):gmatch "[^/]+" do
-    at = field(at, (step:gsub("~1", "/"):gsub("~0", "~")))
-  end
-  return at
+--- The schema that a $ref of a document means; nil if there is none.
+local function referred(ref, document)
+  if type(ref) ~= "string" then return nil end
+  local ok, place = pcall(resolve.find, document, document, ref)
+  if ok then return place.raw end
+  document.names = document.names or {} -- it was too large to search: once is enough
 end
 
 local STEPS = 100 -- schemas that a walk looks at: one may refer to itself
@@ -77,7 +77,7 @@ function types_of(schema, o)
   end
   if next(set) then return set end
   if field(schema, "$ref") ~= nil then
-    return types_of(resolve(field(schema, "$ref"), o.root), o)
+    return types_of(referred(field(schema, "$ref"), o.document), o)
   end
   for _, value in each(field(schema, "enum")) do set[type_of(value)] = true end
   if next(set) then return set end
@@ -131,7 +131,7 @@ local function declared(schema, key, o, fn)
   o.steps = o.steps - 1
   local property = field(field(schema, "properties"), key)
   local found = type(property) == "table" and fn(property)
-    or declared(resolve(field(schema, "$ref"), o.root), key, o, fn)
+    or declared(referred(field(schema, "$ref"), o.document), key, o, fn)
   if found then return found end
   for _, part in each(field(schema, "allOf")) do
     found = declared(part, key, o, fn)
@@ -146,15 +146,16 @@ function Tools:types(name, key)
   if not schema then return nil end
   local known = self.found[schema]
   if not known then
-    known = {}
+    known = { document = resolve.document(schema), types = {} }
     self.found[schema] = known
   end
-  if known[key] == nil then
-    known[key] = declared(schema, key, { steps = STEPS, root = schema }, function(property)
-      return types_of(property, { steps = STEPS, root = schema })
+  local types, document = known.types, known.document
+  if types[key] == nil then
+    types[key] = declared(schema, key, { steps = STEPS, document = document }, function(property)
+      return types_of(property, { steps = STEPS, document = document })
     end) or false
   end
-  return known[key] or nil
+  return types[key] or nil
 end
 
 -- ---- texts of tagged formats --------------------------------------------------------------------

@@ -73,7 +73,7 @@ local function random_from(seed)
   end
 end
 
-local STEPS = 600
+local STEPS, SEEDS = 600, 10
 
 --- Ends of raw texts, which chance alone would not write.
 local ENDS = { "\n</parameter>\n", "</parameter>\n", "</arg_value>\n", '<|"|>' }
@@ -109,8 +109,8 @@ local function grammar_of(format, template, o)
   return assert(b:compile(rules.whole)), rules
 end
 
-local function fits(name, arguments)
-  local g <close> = assert(grammar.schema(SCHEMAS[name], { order = "free" }))
+local function fits(name, arguments, given)
+  local g <close> = assert(grammar.schema(given or SCHEMAS[name], { order = "free" }))
   local m <close> = assert(g:matcher())
   local text = json.encode(assert(json.decode(arguments)))
   return m:feed(text) == #text and m.complete
@@ -138,7 +138,6 @@ for _, name in ipairs(parsers.names "tools") do
   if name ~= "none" then KINDS[#KINDS + 1] = { name } end
 end
 
-local SEEDS = 10
 
 -- Lines with marks of formats in them, and line ends where some formats have their own.
 local PATCH = [[
@@ -164,6 +163,37 @@ local function fits_whole(g, text)
   return m:feed(text) == #text and m.complete
 end
 
+-- Trees that refer to themselves in every way that a $ref can.
+local TREES = {}
+for ref, more in pairs { ["#"] = "", ["#/$defs/tree"] = [["$defs": {"tree": {"$ref": "#"}},]],
+  ["#top"] = [["$anchor": "top",]], ["urn:tree"] = [["$id": "urn:tree",]] } do
+  for _, inner in ipairs { '{"$ref": "%s"}', '{"anyOf": [{"$ref": "%s"}, {"type": "null"}]}' } do
+    TREES[#TREES + 1] = schema(([[{%s "type": "object", "properties": {
+      "name": {"type": "string", "maxLength": 3}, "next": %s},
+      "required": ["name"], "additionalProperties": false}]]):format(more, inner:format(ref)))
+  end
+end
+
+--- Calls of a tool whose schema is a tree, beside another tool, up to one with a tree inside of
+--- another: how many there are, and how many trees inside.
+local function trees_of(t, kind, tree, tokens)
+  local format, count, inside = kind[1], 0, 0
+  local list = { { name = "tree", parameters = tree }, LIST[1] }
+  local g <close> = grammar_of(format, kind[2], { list = list,
+    tools = { { name = "tree", schema = tree }, SHAPES[1] } })
+  for seed = 1, 10 * SEEDS do
+    if inside > 0 then break end
+    local text = sentence(g, tokens, seed)
+    local r = text and parsers.parse(text, { format = format, tools = list, reasoning = "none" })
+    local call = r and r.calls[1]
+    if call and call.name == "tree" then
+      t.ok(fits("tree", call.arguments, tree), ("%s: %q"):format(format, text))
+      count, inside = count + 1, inside + select(2, call.arguments:gsub('"name"', "")) - 1
+    end
+  end
+  return count, inside
+end
+
 do -- what the first use of a tokenizer or a class of characters keeps is not a leak
   local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
   local g <close> = grammar_of("hermes", nil, {})
@@ -186,6 +216,16 @@ for _, kind in ipairs(KINDS) do
         end
         t.ok(ended >= SEEDS // 2, ("%s: only %d sentences end"):format(format, ended))
         t.ok(not o.parallel or most > 1, format .. ": never two calls")
+      end
+    end)
+
+  test(("%s calls a tool whose schema refers to itself%s"):format(format,
+    template and " with " .. template or ""), function(t)
+      local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
+      for _, tree in ipairs(TREES) do
+        local count, inside = trees_of(t, kind, tree, tokens)
+        t.ok(count > 0 and inside > 0, ("%s: %d calls, %d trees inside: %s"):format(format, count,
+          inside, json.encode(tree)))
       end
     end)
 
@@ -235,6 +275,28 @@ test("a custom tool's grammar that refers to itself is followed only in JSON", f
   t.ok(fits_whole(g, call:format "(())"))
   t.eq(fits_whole(g, call:format "(()"), false)
   t.match(t.raises(function() grammar_of("qwen3_xml", nil, o) end), "not regular")
+end)
+
+test("a tool without arguments that end is refused, or takes any", function(t)
+  local endless = schema [[{"type": "object", "properties": {"v": {"type": "null"},
+    "next": {"$ref": "#"}}, "required": ["v", "next"]}]]
+  local inside = schema [[{"type": "object", "properties": {"v": {"type": "null"},
+    "list": {"type": "array", "items": {"$ref": "#/$defs/e"}}, "one": {"$ref": "#/$defs/e"}},
+    "$defs": {"e": {"type": "object", "properties": {"next": {"type": "array", "minItems": 1,
+      "items": {"$ref": "#/$defs/e"}}}, "required": ["next"]}}}]]
+  for _, format in ipairs { "hermes", "qwen3_xml", "glm47", "gemma4", "pythonic" } do
+    local o = { list = { { name = "tree", parameters = endless } },
+      tools = { { name = "tree", schema = endless }, SHAPES[1] } }
+    t.match(t.raises(function() grammar_of(format, nil, o) end), "no value that fits has an end")
+  end
+  local g <close> = grammar_of("hermes", nil, { tools = { { name = "tree", schema = inside } } })
+  local function taken(arguments)
+    local m <close> = assert(g:matcher())
+    local text = '<tool_call>\n{"name": "tree", "arguments": ' .. arguments
+    return assert(m:feed(text)) == #text
+  end
+  t.ok(taken '{"v": null, "list": []}')
+  t.eq({ taken '{"list": [{', taken '{"one"' }, { false, false })
 end)
 
 test("every format but none has a grammar", function(t)
