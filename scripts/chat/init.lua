@@ -277,7 +277,7 @@ function Words:calls(b, o)
   end
   return parsers.calls(b, page_of(self, o.given), { tools = tools, token = o.token, ends = o.ends,
     template = assert(self:template(true)).source, known = o.known,
-    parallel = o.parallel, pause = o.pause, refuse = o.refuse })
+    parallel = o.parallel, pause = o.pause, job = o.job, refuse = o.refuse })
 end
 
 --- What the rules of calls and thoughts depend on beside tools and tokens, as a text.

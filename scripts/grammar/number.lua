@@ -8,6 +8,10 @@
 -- Texts may be as long as the longest number of the schema, and at least INT and FRAC digits: a
 -- model that is sure of nothing must not write digits for ever, but an identifier of 53 digits is a
 -- number, too.
+--
+-- A client can send many bounds with hundreds of digits. So a range is made once, and so are chains
+-- of digits that several bounds end with: what is made anew for each digit is a term, and of these
+-- the builder has a limit.
 local decimal = require "grammar.decimal"
 local failure = require "grammar.failure"
 
@@ -17,13 +21,16 @@ local INT, FRAC = 64, 20
 local EXPONENT = "[eE][+-]?[0-9]{1,3}" -- doubles end at e308
 local DIVISOR = 1000000                -- the largest that the builder's remainders take
 local PARTS = 100                      -- fractions of a multiple: two digits after the point
+local STEP = 1 / 4                     -- steps of a conversion (init.lua) for a digit of a bound
+local BLOCK = 32                       -- digits after which a chain is kept
 
 local Numbers = {}
 Numbers.__index = Numbers
 
 --- `widest` has the digits before and after the point of the schema's longest numbers.
-function number.new(b, widest)
-  local n = setmetatable({ b = b }, Numbers)
+function number.new(b, widest, spend)
+  local n = setmetatable({ b = b, spend = spend, sets = {}, ranges = {}, multiples = {},
+    nonzeros = { [0] = b:any {} }, others = {}, ends = {}, chains = {}, fractions = {} }, Numbers)
   n.int, n.frac = math.max(INT, widest.int), math.max(FRAC, widest.frac)
   n.digit, n.zero, n.nonzero = n:digits(0, 9), b:text "0", n:digits(1, 9)
   n.none, n.empty, n.point, n.minus = b:any {}, b:text "", b:text ".", b:text "-"
@@ -36,13 +43,20 @@ function number.new(b, widest)
   n.full = b:cat(n.plain, b:times(failure.checked(b:pattern(EXPONENT)), 0, 1))
   n.integer_all = b:cat(n.sign, n.whole, n.zeros)
   n.integer_said = b:any(n.whole, b:cat(n.minus, b:cat(n.nonzero, b:times(n.digit, 0, n.int - 1))))
+  -- Whole numbers only: all their spellings, and those that are offered.
+  local same = { __index = n }
+  n.all = setmetatable({ tail = n.zeros, others = {}, chains = {} }, same)
+  n.said = setmetatable({ tail = n.empty, zeros = n.empty, is_said = true, others = {},
+    chains = {} }, same)
   return n
 end
 
 --- One of the digits from..to.
 function Numbers:digits(from, to)
   if from > to then return self.none end
-  return self.b:bytes(("0123456789"):sub(from + 1, to + 1))
+  local key = from << 4 | to
+  self.sets[key] = self.sets[key] or self.b:bytes(("0123456789"):sub(from + 1, to + 1))
+  return self.sets[key]
 end
 
 --- Whole numbers of at most n digits.
@@ -53,38 +67,77 @@ end
 
 --- At most n digits, one of which is not 0.
 function Numbers:some(n)
-  local b, t = self.b, self.none
-  for k = 1, n do
-    t = b:any(b:cat(self.nonzero, b:times(self.digit, 0, k - 1)), b:cat(self.zero, t))
+  local b, known = self.b, self.nonzeros
+  for k = #known + 1, n do
+    known[k] = b:any(b:cat(self.nonzero, b:times(self.digit, 0, k - 1)),
+      b:cat(self.zero, known[k - 1]))
   end
-  return t
+  return known[n]
 end
 
 -- ---- bounds -------------------------------------------------------------------------------------
+
+--- One of the digits from..to before the point, which leaves a bound, and n more.
+function Numbers:other(from, to, n)
+  if from > to then return self.none end
+  local b, key = self.b, n << 8 | from << 4 | to
+  self.others[key] = self.others[key] or
+    b:cat(self:digits(from, to), b:times(self.digit, n, n), self.tail)
+  return self.others[key]
+end
+
+--- The same after the point, and at most n more.
+function Numbers:last(from, to, n)
+  if from > to then return self.none end
+  local b, key = self.b, n << 8 | from << 4 | to
+  self.ends[key] = self.ends[key] or b:cat(self:digits(from, to), b:times(self.digit, 0, n))
+  return self.ends[key]
+end
+
+--- A digit of a bound and what follows it, or what leaves the bound here.
+function Numbers:on(digit, after, other)
+  local term = self.b:cat(self:digits(digit, digit), after)
+  return other == self.none and term or self.b:any(other, term)
+end
+
+--- The chain over the digits of a text from the last to the i-th: step(k, digit, after), which is
+--- `last` after them. known: chains that were made; key: all that the steps after the first digit
+--- depend on, beside the digits from there on.
+function Numbers:chain(known, key, text, i, last, step)
+  local n, t = #text, last
+  local made = math.max(n - math.max(i, 2) + 1, 0) // BLOCK * BLOCK
+  while made > 0 and not known[key .. text:sub(-made)] do made = made - BLOCK end
+  if made > 0 then t = known[key .. text:sub(-made)] end
+  for k = n - made, i, -1 do
+    t = step(k, text:byte(k) - 48, t)
+    local length = n - k + 1
+    if length % BLOCK == 0 then
+      self.spend(BLOCK * STEP)
+      if k > 1 then known[key .. text:sub(k)] = t end
+    end
+  end
+  return t
+end
 
 --- Digits after the point, from the i-th on, that keep a number at most at a bound or below it;
 --- those before were the bound's own.
 function Numbers:digits_below(frac, i, closed)
   local b = self.b
-  local t = closed and b:times(self.zero, 0, self.frac - math.max(#frac, i - 1)) or self.none
-  for k = #frac, i, -1 do
-    local d = tonumber(frac:sub(k, k))
-    t = b:any(b:cat(self:digits(0, d - 1), b:times(self.digit, 0, self.frac - k)),
-      b:cat(self:digits(d, d), t))
-    if k > 1 then t = b:any(self.empty, t) end -- what is cut off here was not 0
-  end
-  return t
+  local last = closed and b:times(self.zero, 0, self.frac - math.max(#frac, i - 1)) or self.none
+  local key = ("<%d%s:"):format(#frac, closed and "=" or "")
+  return self:chain(self.fractions, key, frac, i, last, function(k, d, after)
+    local t = self:on(d, after, self:last(0, d - 1, self.frac - k))
+    return k > 1 and b:any(self.empty, t) or t -- what is cut off here was not 0
+  end)
 end
 
 function Numbers:digits_above(frac, i, closed)
   local b, rest = self.b, self.frac - math.max(#frac, i - 1)
-  local t = closed and b:times(self.digit, 0, rest) or self:some(rest)
-  for k = #frac, i, -1 do
-    local d = tonumber(frac:sub(k, k))
-    t = b:any(b:cat(self:digits(d + 1, 9), b:times(self.digit, 0, self.frac - k)),
-      b:cat(self:digits(d, d), t))
-  end
-  return t
+  local last = closed and b:times(self.digit, 0, rest) or self:some(rest)
+  local key = (">%d%s:"):format(#frac, closed and "=" or "")
+  return self:chain(self.fractions, key, frac, i, last, function(k, d, after)
+    return self:on(d, after, self:last(d + 1, 9, self.frac - k))
+  end)
 end
 
 --- Fractions, with their point, that keep a number whose whole part is that of the bound at most at
@@ -107,12 +160,12 @@ function Numbers:fraction_between(low, high, i)
     return low.closed and high.closed and b:times(self.zero, 0, self.frac - i + 1) or self.none
   end
   local from, to = tonumber(f:sub(i, i)) or 0, tonumber(g:sub(i, i)) or 0
-  local rest = b:times(self.digit, 0, self.frac - i)
   local t
+  self.spend(STEP)
   if from == to then
     t = b:cat(self:digits(from, from), self:fraction_between(low, high, i + 1))
   else
-    t = b:any(b:cat(self:digits(from + 1, to - 1), rest),
+    t = b:any(self:last(from + 1, to - 1, self.frac - i),
       b:cat(self:digits(from, from), self:digits_above(f, i + 1, low.closed)),
       b:cat(self:digits(to, to), self:digits_below(g, i + 1, high.closed)))
   end
@@ -124,18 +177,15 @@ end
 --- What may follow the first i - 1 digits of a bound, in a number with as many digits before the
 --- point.
 function Numbers:suffix(d, above, i)
-  local b, int = self.b, d.int
-  local t
-  if above then t = self:fraction_above(d.frac, d.closed)
-  else t = self:fraction_below(d.frac, d.closed) end
-  for k = #int, i, -1 do
-    local digit = tonumber(int:sub(k, k))
+  local int, frac = d.int, d.frac
+  local last = above and self:fraction_above(frac, d.closed) or self:fraction_below(frac, d.closed)
+  local key = ("%s%s.%s:"):format(above and ">" or "<", d.closed and "=" or "", frac)
+  return self:chain(self.chains, key, int, i, last, function(k, digit, after)
     local first = (k == 1 and #int > 1) and 1 or 0
-    local other = above and self:digits(digit + 1, 9) or self:digits(first, digit - 1)
-    t = b:any(b:cat(other, b:times(self.digit, #int - k, #int - k), self.tail),
-      b:cat(self:digits(digit, digit), t))
-  end
-  return t
+    local other = above and self:other(digit + 1, 9, #int - k)
+      or self:other(first, digit - 1, #int - k)
+    return self:on(digit, after, other)
+  end)
 end
 
 --- Numbers without sign between two bounds without sign; nil: unbounded above.
@@ -162,7 +212,7 @@ function Numbers:between(low, high)
   local from, to = tonumber(low.int:sub(i, i)), tonumber(high.int:sub(i, i))
   if from > to then return self.none end
   return b:cat(before, b:any(
-    b:cat(self:digits(from + 1, to - 1), b:times(self.digit, n - i, n - i), self.tail),
+    self:other(from + 1, to - 1, n - i),
     b:cat(self:digits(from, from), self:suffix(low, true, i + 1)),
     b:cat(self:digits(to, to), self:suffix(high, false, i + 1))))
 end
@@ -203,19 +253,25 @@ function Numbers:signed(low, high)
   return b:any(list)
 end
 
+--- The same of whole numbers.
+function Numbers:whole_range(low, high)
+  low = low and bound(decimal.ceiling(low, low.closed), true)
+  high = high and bound(decimal.negated(decimal.ceiling(decimal.negated(high), high.closed)), true)
+  return self.all:signed(low, high), self.said:signed(low, high)
+end
+
+local function key_of(d) return d and decimal.text(d) .. (d.closed and "]" or ")") or "" end
+
 --- The numbers of a range: all their spellings, and those that are offered. With `whole` only whole
 --- ones, which are never offered as 1.0.
 function Numbers:range(low, high, whole)
-  if not whole then
-    local term = self:signed(low, high)
-    return term, term
+  local key = ("%s,%s%s"):format(key_of(low), key_of(high), whole and " whole" or "")
+  local made = self.ranges[key]
+  if not made then
+    made = whole and { self:whole_range(low, high) } or { self:signed(low, high) }
+    self.ranges[key] = made
   end
-  low = low and bound(decimal.ceiling(low, low.closed), true)
-  high = high and bound(decimal.negated(decimal.ceiling(decimal.negated(high), high.closed)), true)
-  local same = { __index = self }
-  local all = setmetatable({ tail = self.zeros }, same)
-  local said = setmetatable({ tail = self.empty, zeros = self.empty, is_said = true }, same)
-  return all:signed(low, high), said:signed(low, high)
+  return made[1], made[2] or made[1]
 end
 
 --- All spellings of one number, and the usual one.
@@ -247,6 +303,7 @@ function Numbers:coprime_leaving(m, rest)
   local b, list, tenth = self.b, {}, inverse_of_ten(m)
   if rest == 0 then return b:remainder(m, 0) end
   local before = (m - rest) % m
+  self.spend(self.int * STEP)
   for k = 1, self.int do
     before = before * tenth % m
     list[k] = b:both(b:times(self.digit, k, k), b:remainder(m, before))
@@ -277,9 +334,8 @@ function Numbers:divided_by(m)
   return b:any(list)
 end
 
---- Multiples of a number: all spellings, and those that are offered; or nil and why not. With
---- `whole` only multiples that are whole.
-function Numbers:multiple(d, whole)
+--- Multiples of a number, as `multiple` has them.
+function Numbers:multiples_of(d, whole)
   local b, places = self.b, #d.frac
   local factor = (d.int .. d.frac):gsub("^0+", "")
   if factor == "1" and places > 0 and not whole then -- 0.01: two digits, then zeros
@@ -302,6 +358,15 @@ function Numbers:multiple(d, whole)
     return nil, "has too many digits"
   end
   return b:cat(self.sign, self:parts(scale, common, step, places))
+end
+
+--- Multiples of a number: all spellings, and those that are offered; or nil and why not. With
+--- `whole` only multiples that are whole.
+function Numbers:multiple(d, whole)
+  local key = decimal.text(d) .. (whole and " whole" or "")
+  local made = self.multiples[key] or table.pack(self:multiples_of(d, whole))
+  self.multiples[key] = made
+  return table.unpack(made, 1, 2)
 end
 
 --- For every remainder of whole numbers the fractions that make them multiples.

@@ -2,6 +2,7 @@
 -- the grammars that are kept are bounded.
 local apiapp = require "apiapp"
 local async = require "lib.async"
+local grammar = require "grammar"
 local grammars = require "pipeline.grammars"
 local harness = require "harness"
 local jobs = require "lib.jobs"
@@ -69,6 +70,24 @@ end
 local NEVER = object({ "type", "string" }, { "allOf", {
   object { "pattern", "^(a|b)*a(a|b){16}$" }, object { "pattern", "^(a|b)*b(a|b){17}c$" } } })
 
+--- Bounds of 300 digits that differ in their first ones, or, with `apart`, in their last ones.
+local function bounded(count, apart)
+  local list, digits = json.object {}, ("1234567890"):rep(29)
+  for i = 1, count do
+    local bound = apart and digits .. i or i .. digits
+    list["property_" .. i] = assert(json.decode(
+      ('{"type": "integer", "minimum": -%s, "maximum": %s}'):format(bound, bound),
+      { digits = true }))
+  end
+  return object({ "type", "object" }, { "properties", list })
+end
+
+--- A request with this tool, which must be called.
+local function tool_of(schema, loose)
+  return { tools = { { type = "function", ["function"] = { name = "tool", parameters = schema,
+    strict = not loose } } }, tool_choice = "required" }
+end
+
 --- A rule for each of many words.
 local function wide()
   local lines = {}
@@ -84,7 +103,9 @@ local HOSTILE = {
   nested = function() return { json_schema = nested(60) } end,
   properties = function() return { json_schema = properties(9000, true) } end,
   either = function() return { json_schema = properties(150, either(100)) } end,
+  digits = function() return { json_schema = bounded(1500) } end,
   search = function() return { json_schema = NEVER } end,
+  search_of_tool = function() return tool_of(properties(2, NEVER)) end,
   choice = function() return { guided_choice = enum(19000, 8).enum } end,
   grammar = function() return { guided_grammar = wide() } end,
   regex = function() return { guided_regex = ("x|"):rep(30000) .. "x" } end,
@@ -131,6 +152,20 @@ for name, make in pairs(HOSTILE) do
   end)
 end
 
+test("many bounds with many digits are made once", function(t)
+  if forced then return end
+  local began = os.clock()
+  local g <close> = assert(grammar.schema(bounded(1500)))
+  local took = os.clock() - began
+  t.ok(took < (os.getenv "SAN" and 20 or 2), ("%.1f s"):format(took))
+  for text, taken in pairs { ['{"property_7": 7' .. ("1234567890"):rep(29) .. "}"] = true,
+    ['{"property_7": 7' .. ("1234567890"):rep(28) .. "1234567891}"] = false,
+    ['{"property_7": -8}'] = true } do
+    local m <close> = assert(g:matcher())
+    t.eq(assert(m:feed(text)) == #text, taken, text)
+  end
+end)
+
 test("compiling is a job, and others are served while it runs", function(t)
   if forced then return end
   apiapp.run(t, function(app)
@@ -145,6 +180,22 @@ test("compiling is a job, and others are served while it runs", function(t)
       if not done and jobs.stats().running > 0 then served = served + 1 end
     end
     t.ok(served > 0, served)
+  end)
+end)
+
+test("a long search for the values of a tool is a job", function(t)
+  if forced then return end
+  apiapp.run(t, function(app)
+    local done, seen = false, false
+    async.run(t.expect(function()
+      t.eq((app:ask(CHAT, chat(tool_of(properties(2, NEVER))))), 400)
+      done = true
+    end))
+    while not done do
+      seen = seen or jobs.stats().running > 0
+      async.sleep(1)
+    end
+    t.ok(seen)
   end)
 end)
 
