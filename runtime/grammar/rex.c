@@ -94,8 +94,13 @@ static pe_term intern(pe_rex *r, pe_term_node n, const pe_term *operands) {
   size_t i = hash_of(r, &n, operands) & (r->slots - 1);
   for (; r->slot[i]; i = (i + 1) & (r->slots - 1))
     if (is_same(r, &n, operands, r->slot[i])) return r->slot[i];
-  if (r->nodes >= r->limits.terms || r->args > 8 * (size_t)r->limits.terms)
-    return pe_rex_fail(r, PE_ELIMIT, "the grammar needs more than %u terms", r->limits.terms);
+  if (r->nodes >= r->limits.terms)
+    return pe_rex_fail(r, PE_ELIMIT, "the grammar needs %zu terms or more, the limit is %u",
+                       r->nodes + 1, r->limits.terms);
+  const size_t most = 8 * (size_t)r->limits.terms;
+  if (r->args > most)
+    return pe_rex_fail(r, PE_ELIMIT, "the grammar's terms have %zu operands, the limit is %zu",
+                       r->args, most);
   if (pe_grow(&r->node, &r->node_cap, r->nodes + 1, sizeof *r->node, NULL) != PE_OK ||
       (operands && !add_operands(r, &n, operands)))
     return no_memory(r);

@@ -35,7 +35,8 @@ uint32_t pe_rules_count(const pe_rules *r) { return (uint32_t)r->rules; }
 
 pe_status pe_rules_declare(pe_rules *r, pe_str name, pe_rule *out, pe_error *err) {
   if (r->rules >= r->limits.rules)
-    return pe_fail(err, PE_ELIMIT, "the grammar has more than %u rules", r->limits.rules);
+    return pe_fail(err, PE_ELIMIT, "the grammar needs %zu rules or more, the limit is %u",
+                   r->rules + 1, r->limits.rules);
   pe_status rc = pe_grow(&r->rule, &r->rule_cap, r->rules + 1, sizeof *r->rule, err);
   const size_t at = r->names.len;
   if (!rc) rc = pe_buf_put(&r->names, name.at, name.len, err);
@@ -67,9 +68,12 @@ static pe_status check_symbol(const pe_rules *r, const pe_symbol *s, pe_error *e
 }
 
 static pe_status make_room(pe_rules *r, size_t symbols, size_t tests, pe_error *err) {
-  if (symbols > r->limits.symbols - r->symbols || tests > r->limits.symbols - r->tests ||
-      r->alts >= r->limits.symbols)
-    return pe_fail(err, PE_ELIMIT, "the grammar has more than %u symbols", r->limits.symbols);
+  size_t most = r->symbols + symbols;
+  if (r->tests + tests > most) most = r->tests + tests;
+  if (r->alts + 1 > most) most = r->alts + 1;
+  if (most > r->limits.symbols)
+    return pe_fail(err, PE_ELIMIT, "the grammar needs %zu symbols or more, the limit is %u", most,
+                   r->limits.symbols);
   pe_status rc = pe_grow(&r->alt, &r->alt_cap, r->alts + 1, sizeof *r->alt, err);
   if (!rc) rc = pe_grow(&r->symbol, &r->symbol_cap, r->symbols + symbols, sizeof *r->symbol, err);
   if (!rc) rc = pe_grow(&r->test, &r->test_cap, r->tests + tests, sizeof *r->test, err);

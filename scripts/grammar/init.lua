@@ -41,19 +41,22 @@ local PAUSE = 10 -- steps between two pauses: some are of a hundred schemas, and
 local WHITESPACE = { default = "(?: |\\r?\\n[ \\t]{0,64})?", any = "[ \\t\\r\\n]{0,256}",
   compact = "" }
 
---- Counts work; lets others run. A step is a schema that is looked at; loops over the values or
---- names of one schema spend GLANCE (read.lua) for each.
-local function meter(pause)
-  local spent, since = 0, 0
+--- Counts work; lets others run, and looks whether the builder is full: it says so only when it is
+--- asked. A step is a schema that is looked at; loops over the values or names of one schema spend
+--- GLANCE (read.lua) for each. place(): where the conversion is.
+local function meter(b, pause, place)
+  local spent, since, none = 0, 0, b:any {}
   return function(n)
     spent, since = spent + n, since + n
     if spent > FUEL then
-      failure.raise("limit", "", "takes more than %d steps to convert", FUEL)
+      failure.raise("limit", "", "takes %d steps or more to convert, the limit is %d",
+        spent // 1, FUEL)
     end
-    if pause and since >= PAUSE then
-      since = 0
-      pause()
-    end
+    if since < PAUSE then return end
+    since = 0
+    local _, why = b:empty(none)
+    if why then failure.raise(why.code, place(), "%s", why.message) end
+    if pause then pause() end
   end
 end
 
@@ -72,8 +75,9 @@ end
 local ORDERS = { schema = true, any = true, free = true }
 
 local function convert(b, schema, options)
-  local spend = meter(options.pause)
-  local reader = read.new(schema, spend, options.relax)
+  local reader
+  local spend = meter(b, options.pause, function() return reader and reader.last or "" end)
+  reader = read.new(schema, spend, options.relax)
   if options.strict then
     function reader.check(node) strict.check(node, reader.root) end
   end
@@ -94,6 +98,14 @@ function grammar.rule(b, schema, options)
   if ok then return root end
   if not failure.is(root) then error(root, 0) end
   return nil, perigee.error(root.code, root.message)
+end
+
+--- A rule of a builder with these alternatives; raises its error if it is full.
+function grammar.define(b, name, alternatives)
+  local rule, why = b:rule(name)
+  if rule then why = select(2, b:define(rule, alternatives)) end
+  if why then error(why, 0) end
+  return rule
 end
 
 --- The grammar of a decoded schema; or nil and an error.

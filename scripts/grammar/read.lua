@@ -378,7 +378,7 @@ end
 --- Reads a node, once.
 function Reader:open(node)
   if node.ready then return node end
-  node.ready = true
+  node.ready, self.last = true, node.at
   local raw = node.raw
   if raw == nil then return node end -- made by hand
   if type(raw) == "boolean" then

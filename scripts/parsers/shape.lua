@@ -22,6 +22,7 @@ local parameters = require "grammar.parameters"
 local perigee = require "perigee"
 local scalar = require "grammar.scalar"
 local json = perigee.json
+local define = grammar.define
 
 local shape = {}
 
@@ -83,10 +84,9 @@ end
 
 --- A rule with an alternative for each tool: the symbols that fn(tool) gives.
 function Shape:each(fn)
-  local rule, alternatives = self.b:rule "call", {}
+  local alternatives = {}
   for i, tool in ipairs(self.tools) do alternatives[i] = fn(tool) end
-  self.b:define(rule, alternatives)
-  return rule
+  return define(self.b, "call", alternatives)
 end
 
 local OBJECT = json.object { { "type", "object" } }
@@ -117,11 +117,7 @@ end
 local function text_argument(self, tool, style)
   local b = self.b
   local symbols, why = (style or parameters).text(b, tool.text, self.o.job)
-  if symbols then
-    local rule = b:rule "input"
-    b:define(rule, { symbols })
-    return rule
-  end
+  if symbols then return define(b, "input", { symbols }) end
   if self.o.refuse then self.o.refuse(tool, why) end
 end
 
@@ -148,7 +144,11 @@ local function arguments(self, tool, key, make)
     local rule = schema_arguments(self, tool, make(false))
     if rule then return rule end
   end
-  self.any[key] = self.any[key] or assert(grammar.rule(self.b, OBJECT, make(true)))
+  if not self.any[key] then
+    local rule, why = grammar.rule(self.b, OBJECT, make(true))
+    if not rule then error(why, 0) end -- the builder is full
+    self.any[key] = rule
+  end
   return self.any[key]
 end
 
@@ -230,17 +230,12 @@ end
 
 -- ---- all calls ----------------------------------------------------------------------------------
 
-local function rule(b, name, alternatives)
-  local r = b:rule(name)
-  b:define(r, alternatives)
-  return r
-end
-
 --- one, or with `parallel` one or more with gaps between them.
 local function several(b, one, gap, parallel)
-  local list = b:rule "calls"
-  b:define(list, { { one } })
-  if parallel then b:define(list, { joined({ list }, gap or {}, { one }) }) end
+  local list = define(b, "calls", { { one } })
+  local again = parallel and { joined({ list }, gap or {}, { one }) } or {}
+  local _, why = b:define(list, again)
+  if why then error(why, 0) end
   return list
 end
 
@@ -254,12 +249,12 @@ function shape.rules(s, d, parallel)
   local out = { marks = marks }
   if d.section then
     local list = several(b, d.call, d.gap, parallel)
-    out.whole = rule(b, "answer", { joined(begin, { list }, d.after or {}) })
-    out.rest = rule(b, "rest", { joined(d.before or {}, { list }, d.after or {}), d.other })
+    out.whole = define(b, "answer", { joined(begin, { list }, d.after or {}) })
+    out.rest = define(b, "rest", { joined(d.before or {}, { list }, d.after or {}), d.other })
   else
-    local unit = rule(b, "unit", { joined(begin, { d.call }, d.after or {}) })
+    local unit = define(b, "unit", { joined(begin, { d.call }, d.after or {}) })
     out.whole = several(b, unit, d.gap, parallel)
-    out.rest = rule(b, "rest", { joined(d.before or {}, { d.call }, d.after or {}), d.other })
+    out.rest = define(b, "rest", { joined(d.before or {}, { d.call }, d.after or {}), d.other })
   end
   return out
 end

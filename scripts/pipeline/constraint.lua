@@ -32,7 +32,7 @@ local opening = require "pipeline.opening"
 local parsers = require "parsers"
 local perigee = require "perigee"
 local source = require "grammar.source"
-local json = perigee.json
+local define, json = require("grammar").define, perigee.json
 
 local constraint = {}
 
@@ -49,7 +49,7 @@ end
 -- ---- what is asked ------------------------------------------------------------------------------
 
 --- The tools that may be called, as parsers/shape.lua wants them. whole: by their schemas, strict
---- or not.
+--- or not. loose: there are some with a schema that are not strict.
 local function tools_of(req, whole)
   local list, name, allowed = {}, (req.force_call or {}).name, req.allowed
   for i, tool in ipairs(req.chat.tools) do
@@ -61,6 +61,7 @@ local function tools_of(req, whole)
       list[#list + 1] = { name = fn.name, must = strict and true, text = text,
         field = text and text.field or ("tools[%d].function.parameters"):format(i - 1),
         schema = (whole or strict) and given or nil }
+      list.loose = list.loose or whole and given and not strict
     end
   end
   return list
@@ -117,12 +118,6 @@ end
 
 -- ---- rules --------------------------------------------------------------------------------------
 
-local function rule(b, name, alternatives)
-  local r = b:rule(name)
-  b:define(r, alternatives)
-  return r
-end
-
 local function check_cancelled(run)
   if run.cancelled then
     error(errors.new { status = 409, code = "cancelled", message = "the request was cancelled" },
@@ -152,6 +147,12 @@ local function job_of(run)
   end
 end
 
+--- Raises the error of a builder that is full: it may be for schemas that nobody called strict.
+local function unless_crowded(ask, b, lenient)
+  local _, why = b:empty(b:any {})
+  if why and ask.tools.loose and not lenient then error(why, 0) end
+end
+
 --- The rules of the calls of a request (parsers/shape.lua).
 local function calls_in(ask, b, lenient)
   local req = ask.run.req
@@ -160,6 +161,7 @@ local function calls_in(ask, b, lenient)
     parallel = ask.parallel, token = ask.token, pause = ask.pause, job = ask.job,
     lenient = lenient,
     refuse = function(tool, err)
+      unless_crowded(ask, b, lenient)
       if tool.must then refuse(tool.field, err) end
     end })
 end
@@ -175,13 +177,21 @@ local function check_texts(ask)
   end
 end
 
+--- The grammar of write(builder, lenient); or nil and an error about it.
+local function written(ask, write, lenient)
+  local b = assert(perigee.grammar.builder())
+  local ok, root = pcall(write, b, lenient)
+  if ok then return ask.job(function(callback) return b:compile(root, nil, callback) end) end
+  b:close()
+  if errors.is(root) or not source.word(root) then error(root, 0) end
+  return nil, root
+end
+
 --- Compiles write(builder, lenient). What fails as a whole is tried once more without the schemas
 --- that nobody called strict.
 local function compile(ask, write)
   for _, lenient in ipairs { false, true } do
-    local b = assert(perigee.grammar.builder())
-    local root = write(b, lenient)
-    local g, why = ask.job(function(callback) return b:compile(root, nil, callback) end)
+    local g, why = written(ask, write, lenient)
     if g then return g end
     if lenient or not ask.tools then refuse(ask.field, why) end
   end
@@ -198,7 +208,7 @@ end
 local function with_thought(ask, b, symbol, is_answer)
   local thought = ask.thought(b)
   local plain = joined(thought.after or {}, is_answer and thought.answer or {}, { symbol })
-  return rule(b, "root", { plain, thought.block and joined(thought.block, plain) })
+  return define(b, "root", { plain, thought.block and joined(thought.block, plain) })
 end
 
 -- ---- grammars -----------------------------------------------------------------------------------
@@ -224,8 +234,11 @@ local function calls_grammar(ask, given)
       local calls = with_thought(ask, b, calls_in(ask, b, lenient).whole)
       if not given then return calls end
       local text, why = source.rule(b, given)
-      if not text then refuse(given.field, why) end
-      return rule(b, "either", { { with_thought(ask, b, text, true) }, { calls } })
+      if not text then
+        unless_crowded(ask, b, lenient)
+        refuse(given.field, why)
+      end
+      return define(b, "either", { { with_thought(ask, b, text, true) }, { calls } })
     end)
   end)
 end

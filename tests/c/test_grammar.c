@@ -252,14 +252,16 @@ static void limits(void) {
   memcpy(b.data, "root ::= ", 9);
   memset(b.data + 9, '(', 60000);
   b.len = 60009;
-  CHECK_FAILS(pe_grammar_gbnf(pe_buf_str(&b), &g, &err), PE_ELIMIT, err, "more than 50000 rules");
+  CHECK_FAILS(pe_grammar_gbnf(pe_buf_str(&b), &g, &err), PE_ELIMIT, err,
+              "needs 50001 rules or more, the limit is 50000");
   pe_buf_free(&b);
   pe_rules *r = NULL;
   pe_rule rule;
   CHECK(pe_rules_open((pe_rules_limits){2, 3, 100, 1000}, &r, NULL) == PE_OK);
   CHECK(pe_rules_declare(r, pe_str_c("a"), &rule, NULL) == PE_OK);
   const pe_symbol s[4] = {{.kind = PE_SYMBOL_TERM, .index = PE_TERM_EMPTY}};
-  CHECK_FAILS(pe_rules_add(r, rule, s, 4, NULL, 0, &err), PE_ELIMIT, err, "more than 3 symbols");
+  CHECK_FAILS(pe_rules_add(r, rule, s, 4, NULL, 0, &err), PE_ELIMIT, err,
+              "needs 4 symbols or more, the limit is 3");
   CHECK_FAILS(pe_rules_add(r, 7, s, 1, NULL, 0, &err), PE_EARG, err, "rule 7 of 1");
   const pe_symbol strange[3] = {{.kind = PE_SYMBOL_TERM, .index = 99},
                                 {.kind = PE_SYMBOL_RULE, .index = 1},
@@ -267,7 +269,8 @@ static void limits(void) {
   for (int i = 0; i < 3; i++)
     CHECK(pe_rules_add(r, rule, &strange[i], 1, NULL, 0, &err) == PE_EARG);
   CHECK(pe_rules_declare(r, pe_str_c("b"), &rule, NULL) == PE_OK);
-  CHECK_FAILS(pe_rules_declare(r, pe_str_c("c"), &rule, &err), PE_ELIMIT, err, "more than 2 rules");
+  CHECK_FAILS(pe_rules_declare(r, pe_str_c("c"), &rule, &err), PE_ELIMIT, err,
+              "needs 3 rules or more, the limit is 2");
   pe_rules_close(r);
 }
 

@@ -166,6 +166,56 @@ test("many bounds with many digits are made once", function(t)
   end
 end)
 
+--- A template that shows tools by their names only.
+local NAMES = [[{#- <tool_call> -#}{% for tool in tools or [] %}{{ tool.function.name }}
+{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}
+{{ c | tojson }}{% endfor %}
+{% endfor %}]]
+
+-- A place in the schema, and both numbers.
+local FULL = "/properties/property_%d+: the grammar needs 500001 terms or more, the limit is 500000"
+
+test("a schema that fills the builder is refused with its field and both numbers", function(t)
+  if forced then return end
+  local _, why = grammar.schema(bounded(1500, true))
+  t.eq(why.code, "limit")
+  t.match(why.message, "^" .. FULL)
+  apiapp.run(t, function(app)
+    local function refused(path, fields, field)
+      local status, answer = app:ask(path, fields)
+      local err = answer.error
+      t.eq({ status, err.param or err.type }, { 400, field }, path)
+      t.eq(err.code, err.param and "grammar_limit", path)
+      t.match(err.message, FULL, path)
+    end
+    local large = bounded(1500, true)
+    refused(CHAT, chat { json_schema = large }, "json_schema")
+    refused(CHAT, chat(tool_of(large)), "tools[0].function.parameters")
+    local flat = { type = "function", name = "tool", parameters = large, strict = true }
+    refused("/v1/responses", { input = "Hello", tools = { flat }, tool_choice = "required" },
+      "tools[0].function.parameters")
+    refused("/v1/messages", { messages = chat({}).messages, max_tokens = 1,
+      output_format = { type = "json_schema", schema = large } }, "invalid_request_error")
+  end, { template = NAMES })
+end)
+
+test("a schema that nobody called strict and that fills the builder is left out", function(t)
+  if forced then return end
+  apiapp.run(t, function(app)
+    local function ask(fields)
+      local status, answer = app:ask(CHAT, chat(fields))
+      t.eq(status, 200, answer.error and answer.error.message)
+    end
+    ask(tool_of(bounded(1500, true), true))
+    local both, small = tool_of(bounded(1500, true), true), tool_of(properties(2, true)).tools[1]
+    small["function"].name = "small"
+    both.tools[2] = small
+    ask(both) -- the strict one comes when there is no room
+    both.tool_choice, both.json_schema = "auto", enum(2, 3)
+    ask(both) -- and so does another form
+  end, { template = NAMES })
+end)
+
 test("compiling is a job, and others are served while it runs", function(t)
   if forced then return end
   apiapp.run(t, function(app)
