@@ -1,8 +1,6 @@
 /* amx16_impl.h - the one source of the products of amx16.h. The files that include it define
- * PE_TILES, the name of the version, and include tile_ops.h or tile_emulated.h before; see far.h
- * for what they may define. */
+ * PE_TILES, the name of the version, and include tile_ops.h or tile_emulated.h before. */
 #include "kernels/cpu/amx16.h"
-#include "kernels/cpu/far.h"
 #include "kernels/cpu/transpose.h"
 
 #include <string.h>
@@ -162,7 +160,6 @@ typedef struct results {
   float *out;
   const float *bias, *residual;
   int64_t step, residual_step, rows;
-  bool far;
 } results;
 
 /* A tile of sums, [weight row][activation row], as rows of results. */
@@ -175,17 +172,6 @@ ALWAYS void turn(const uint8_t *tile, int64_t width, pe_vec16 v[ROWS]) {
       memcpy(&v[j], tile + j * width * 4, (size_t)width * 4);
   }
   pe_transpose16(v);
-}
-
-ALWAYS void put_row(const results *o, float *to, const pe_vec16 *y, size_t bytes) {
-#ifdef PE_STREAM
-  if (o->far && bytes == sizeof *y) {
-    PE_STREAM(to, *y);
-    return;
-  }
-#endif
-  (void)o;
-  memcpy(to, y, bytes);
 }
 
 /* Adds bias and residual to a tile of sums and writes `bytes` of each row, which are a constant
@@ -202,7 +188,7 @@ ALWAYS void finish_tile(const results *o, const uint8_t *tile, int64_t width, in
     if (o->bias) y += bias;
     if (o->residual)
       memcpy(&add, o->residual + (row + r) * o->residual_step + from, bytes), y += add;
-    put_row(o, o->out + (row + r) * o->step + from, &y, bytes);
+    memcpy(o->out + (row + r) * o->step + from, &y, bytes);
   }
 }
 
@@ -290,8 +276,6 @@ static void strip_run(const pe_amx16_product *o, int64_t from, int64_t to, int64
   const int64_t bytes = blocks_of(o->w[0]->cols) * 2 * TILE_BYTES; /* of a group */
   const int64_t rows = o->x->rows, pairs = (rows + pair - 1) / pair;
   const int matrices = o->w[1] ? 2 : 1;
-  const bool far =
-      matrices == 1 && !(from % ROWS) && pe_far(rows, o->w[0]->rows, o->out, o->out_step);
   part p = {.x = o->x, .copied = pairs > 1, .lines = (GROUP + pairs - 1) / pairs};
   for (int k = 0; p.copied && k < matrices; k++)
     for (int64_t j = from; j < to; j += GROUP)
@@ -299,9 +283,8 @@ static void strip_run(const pe_amx16_product *o, int64_t from, int64_t to, int64
   for (int64_t row = 0; row < rows; row += pair) {
     for (int k = 0; k < matrices; k++) {
       p.w = o->w[k], p.strip = m->strip[k];
-      p.y = (results){o->out, o->bias[0], o->residual, o->out_step, o->residual_step, rows, far};
-      if (k)
-        p.y = (results){m->other - row * strip - from, o->bias[1], NULL, strip, 0, rows, false};
+      p.y = (results){o->out, o->bias[0], o->residual, o->out_step, o->residual_step, rows};
+      if (k) p.y = (results){m->other - row * strip - from, o->bias[1], NULL, strip, 0, rows};
       p.next = p.copied && to < end ? next_part(p.w, to, strip, row / pair, p.lines) : NULL;
       part_rows(&p, row, from, to, m->sums);
     }
@@ -329,9 +312,6 @@ static void product(const pe_amx16_product *o, int64_t from, int64_t to, float *
   configure(width_of(o->x->rows));
   for (int64_t j = from; j < to; j += strip) strip_run(o, j, least(j + strip, to), to, &m);
   tile_release();
-#ifdef PE_STREAMED
-  PE_STREAMED;
-#endif
 }
 
 /* ---- alone ----------------------------------------------------------------------------------- */

@@ -4,11 +4,7 @@
 
 #include "kernels/cpu/tile_ops.h"
 
-#include <immintrin.h>
-
 #define PE_TILES pe_amx16
-#define PE_STREAM(p, v) _mm512_stream_ps(p, (__m512)(v))
-#define PE_STREAMED _mm_sfence()
 
 #include "kernels/cpu/amx16_impl.h"
 

@@ -72,7 +72,6 @@ typedef struct pe_int16_product { /* out[r * out_step + j] for 0 <= r < x->rows 
   float *out;
   int64_t out_step, residual_step;
   int32_t from_tile, to_tile; /* only these tiles of rows; 0 and 0: all */
-  bool near;                  /* results are read at once: they stay in the cache */
 } pe_int16_product;
 
 typedef struct pe_int16 {

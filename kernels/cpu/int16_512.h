@@ -7,9 +7,6 @@
 #define PE_BYTES(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define PE_LOOKUP(table, v) _mm512_shuffle_epi8((__m512i)(table), (__m512i)(v))
 
-#define PE_STREAM(p, v) _mm512_stream_ps(p, (__m512)(v))
-#define PE_STREAMED _mm_sfence()
-
 #ifdef PE_DOT
 /* Thirty-two registers: 8x2 sums, 2 columns and a row. Per pair of columns that is 16 products for
  * 10 loads, and both ports of products are busy. */

@@ -25,11 +25,9 @@
  *
  *   PE_LEAST, PE_FEWER     fewer rows than PE_LEAST are left to the version PE_FEWER
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
- *   PE_STREAM, PE_STREAMED see far.h
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single
  *                          tile of rows is left to `few`
  *   PE_RUNS                `tile` takes several tiles at a time */
-#include "kernels/cpu/far.h"
 #include "kernels/cpu/int16_layout.h"
 
 #include <math.h>
@@ -81,26 +79,11 @@ ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static bool far_results(const pe_int16_product *o) {
-  return !o->near && pe_far(o->x->rows, o->w->rows, o->out, o->out_step);
-}
-
-ALWAYS void store_result(float *p, vf v, bool far) {
-#ifdef PE_STREAM
-  if (far) {
-    PE_STREAM(p, v);
-    return;
-  }
-#endif
-  (void)far;
-  store(p, v);
-}
-
 /* Writes the results of one panel for `rows` rows from `row` on, whose sums are `step` apart. */
 static NEVER void finish(const pe_int16_product *o, const float *acc, const float *b, int step,
                          int64_t panel, int64_t row, int rows) {
   const int64_t first = panel * LANES, left = o->w->rows - first;
-  const bool has_b = o->w->bias, whole = left >= LANES, far = whole && far_results(o);
+  const bool has_b = o->w->bias, whole = left >= LANES;
   float bias[LANES] = {0};
   if (o->bias) memcpy(bias, o->bias + first, (size_t)(left < LANES ? left : LANES) * sizeof *bias);
   for (int r = 0; r < rows; r++, acc += step, b += step) {
@@ -116,7 +99,7 @@ static NEVER void finish(const pe_int16_product *o, const float *acc, const floa
       if (has_b) v += load(b + p * W);
       if (o->bias) v += load(bias + p * W);
       if (more) v += load(more + p * W);
-      store_result((whole ? out : y) + p * W, v, far);
+      store((whole ? out : y) + p * W, v);
     }
     if (!whole) memcpy(out, y, (size_t)left * sizeof *y);
   }

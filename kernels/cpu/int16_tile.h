@@ -6,7 +6,6 @@
  * cache line. */
 static void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
                              pe_int16_tile rows) {
-  if (far_results(o)) return;
   const float *out = o->out + rows.from * o->out_step + panel * LANES;
   for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
     for (int c = 0; c < C; c++) __builtin_prefetch(out + c * apart * LANES, 1, 3);
@@ -118,7 +117,7 @@ static NEVER void blocks(const pe_int16_product *o, const strip *s, pe_int16_blo
       t.next_codes = rows.rows * x->step, t.next_scales = rows.rows * x->groups;
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
       if (!col) clear_sums(&t, rows.rows * C * t.tiles);
-      if (ends) prefetch_results(o, s->panel, 1, C, rows);
+      if (ends && t.tiles == 1) prefetch_results(o, s->panel, 1, C, rows);
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;
       if (ends) finish_tiles(o, s, &t, rows);
@@ -162,9 +161,6 @@ static void product(const pe_int16_product *o, int64_t from, int64_t to, void *s
     for (; s.panel + P <= end; s.panel += P) blocks(o, &s, block, sums);
     for (s.C = 1; s.panel < end; s.panel++) blocks(o, &s, block, sums);
   }
-#ifdef PE_STREAMED
-  PE_STREAMED;
-#endif
 #ifdef PE_CONFIGURE
   tile_release();
 #endif

@@ -159,10 +159,8 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   pe_int16_rows own[2];
   const pe_int16_rows *x[2];
   round_inputs(c, share, own, x);
-  pe_int16_product gate = {
-      .w = c->pack, .x = x[0], .bias = c->vec[0], .out_step = strip, .near = true};
-  pe_int16_product other = {
-      .w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip, .near = true};
+  pe_int16_product gate = {.w = c->pack, .x = x[0], .bias = c->vec[0], .out_step = strip};
+  pe_int16_product other = {.w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip};
   const int32_t tiles = gate.x->tiles, most = pe_int16_cached(gate.x);
   int64_t from, to;
   share_panels(share, c->pack, &from, &to);

@@ -237,20 +237,15 @@ static void check_close(const help_matrix *h, const inputs *in, const float *wan
   free(w);
 }
 
-enum { LARGE = 1024 };
-
 typedef struct extras {
   bool bias, residual, in_place, split;
 } extras;
 
 static void check_version(const pe_int16 *isa, const help_matrix *h, const inputs *in,
                           const float *want, extras e) {
-  /* the results of a large matrix lie on cache lines, like those of an engine */
-  const int64_t outs = h->m.rows, step = outs >= LARGE ? (outs + 31) / 16 * 16 : outs + 3;
-  const int64_t size = in->rows * step;
+  const int64_t outs = h->m.rows, step = outs + 3, size = in->rows * step;
   void *room, *scratch = guard_new(pe_int16_scratch(in->rows), 64);
-  float *out = guard_new((size_t)size * sizeof *out, outs >= LARGE ? 64 : 4),
-        *more = guard_floats(size), *bias = guard_floats(outs);
+  float *out = guard_floats(size), *more = guard_floats(size), *bias = guard_floats(outs);
   const pe_int16_rows x = quantized(isa, in, &room);
   for (int64_t i = 0; i < size; i++) more[i] = help_uniform(), out[i] = e.in_place ? more[i] : 77;
   for (int64_t j = 0; j < outs; j++) bias[j] = help_uniform();
@@ -348,13 +343,6 @@ static void test_many_rows(void) {
   check_product((pe_quant){.kind = PE_QUANT_Q8_0}, 512, 33, 1024, false, 2);
 }
 
-/* Results that are written around the cache. */
-static void test_large_results(void) {
-  for (int turn = 0; turn < 4; turn++)
-    check_product((pe_quant){PE_QUANT_AFFINE, 4, 64, PE_BF16}, 512, LARGE + turn * 15, 64, false,
-                  turn);
-}
-
 /* Says which versions of this family of machines were not tested. */
 static void test_versions(void) {
   static char missing[128] = "not on this machine:";
@@ -391,6 +379,5 @@ static const check_test tests[] = {{"versions", test_versions},
                                    {"products_as_defined", test_products_as_defined},
                                    {"shapes", test_shapes},
                                    {"many_rows", test_many_rows},
-                                   {"large_results", test_large_results},
                                    {"choice", test_choice}};
 CHECK_MAIN("int16", tests)

@@ -126,14 +126,9 @@ typedef struct version {
   int64_t (*scratch)(int64_t rows, int64_t cols);
 } version;
 
-enum { LARGE = 1024 };
-
 static void check_version(const version *v, const operands *o, extras e) {
-  /* the results of a large matrix lie on cache lines, like those of an engine */
-  const int64_t outs = o->m.rows, step = outs >= LARGE ? (outs + 31) / 16 * 16 : outs + 3;
-  const int64_t size = o->rows * step;
-  float *out = guard_new((size_t)size * sizeof *out, outs >= LARGE ? 64 : 4),
-        *more = guard_floats(size), *bias = guard_floats(outs);
+  const int64_t outs = o->m.rows, step = outs + 3, size = o->rows * step;
+  float *out = guard_floats(size), *more = guard_floats(size), *bias = guard_floats(outs);
   float *scratch = guard_floats(v->scratch(o->rows, o->m.cols));
   for (int64_t i = 0; i < size; i++) more[i] = uniform(), out[i] = e.in_place ? more[i] : 77;
   for (int64_t j = 0; j < outs; j++) bias[j] = uniform();
@@ -269,8 +264,6 @@ static void test_tiles_as_defined(void) {
                   turn);
   check_tiles(37, 83, 333, 1);
   check_tiles(70, 600, 40, 3); /* two strips */
-  for (int i = 0; i < 4; i++)  /* written around the cache */
-    check_tiles(512, LARGE + i * 15, 32, i);
 }
 
 static void add_rows(const void *ctx, float *y, const float *other, int64_t n) {
