@@ -58,7 +58,8 @@ typedef struct pe_attention_version {
   int32_t queries; /* of a gathering, at most; a multiple of PE_QUERY_GROUP */
   /* Queries, n values each, become what `attend` wants. */
   void (*prepare)(float *query, int64_t queries, int64_t n);
-  /* The partial results of a stretch; -infinity is the largest score where a row sees no key of it. Keys that a row does not see have no effect, whatever is stored there. */
+  /* The partial results of a stretch; -infinity is the largest score where a row sees no key of it.
+   * Keys that a row does not see have no effect, whatever is stored there. */
   void (*attend)(const pe_gathering *g, const pe_stretch *s, float *result);
   int64_t (*room)(const pe_attention_args *a); /* floats of g->room */
 } pe_attention_version;

@@ -9,8 +9,8 @@
 
 enum { BOTH = 5 << 18 }; /* bytes of keys and values that stay in the second-level cache, 1.25 MB */
 
-/* Queries 0 .. queries - 1, at most two tiles, by tiles 0 .. tiles - 1. The last sums may still have
- * to be stored, by `c`. a: or NULL */
+/* Queries 0 .. queries - 1, at most two tiles, by tiles 0 .. tiles - 1. The last sums may still
+ * have to be stored, by `c`. a: or NULL */
 ALWAYS void multiply(const product *p, int64_t queries, int64_t tiles, change *c, aside *a) {
   int64_t t = 0;
   if (queries > ROWS)

@@ -1,7 +1,9 @@
 /* vector_impl.h - vectors of floats, their sum and the exponential function: what prim_impl.h and
  * the tiles of attention have in common. The files that include it define
  *
- *   PE_WIDTH, PE_FMA(a, b, c)   and may define PE_HIGHER, PE_LOWER and PE_TIMES_2, as in prim_impl.h */
+ *   PE_WIDTH, PE_FMA(a, b, c)
+ *
+ * and may define PE_HIGHER, PE_LOWER and PE_TIMES_2, as in prim_impl.h. */
 #include <stdint.h>
 #include <string.h>
 
@@ -62,7 +64,7 @@ ALWAYS float lanes_sum(const vf *a) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* ---- exp --------------------------------------------------------------------------------------- */
+/* ---- exp ------------------------------------------------------------------------------------- */
 
 /* p * 2^n, in two steps so that subnormals are rounded once. */
 ALWAYS vf times_2(vf p, vf n) {
