@@ -65,6 +65,10 @@ function connection.new(server, stream, kind)
   return self
 end
 
+--- A larger body leaves an eighth of the room to others: ordinary requests are not refused because
+--- of a few large ones.
+local ORDINARY = 1 << 20
+
 --- Records how many bytes of a body this connection holds; false if all connections together, or
 --- those of the same owner (http.server's gate), hold too many.
 function Connection:hold(bytes)
@@ -74,7 +78,9 @@ function Connection:hold(bytes)
   local own = (server.held_by[owner] or 0) + more
   server.held, server.held_by[owner] = server.held + more, own > 0 and own or nil
   self.held = bytes
-  return server.held <= server.limits.bodies and own <= server.limits.bodies_each
+  local all, each = server.limits.bodies, server.limits.bodies_each
+  if bytes > ORDINARY then all, each = all - all // 8, each - each // 8 end
+  return server.held <= all and own <= each
 end
 
 --- Records how many bytes of this connection are unsent.

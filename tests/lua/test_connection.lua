@@ -383,6 +383,26 @@ test("a large first request waits for the next turn, a small one does not", func
   end)
 end)
 
+test("large bodies leave room for ordinary ones", function(t)
+  with(t, {}, function()
+    local mib = 1 << 20
+    local limits = { body = 16 * mib, bodies = 16 * mib, bodies_each = 8 * mib }
+    local _, large, server = connect { limits = limits }
+    server.held, server.held_by.unix = 6 * mib, 6 * mib
+    large.send(post(2 * mib) .. ("x"):rep(mib))
+    t.eq(large.got, "", "7 of 8 MiB are held")
+    large.send "x"
+    t.match(large.got, "^HTTP/1.1 503 .*too many large requests")
+    local conn, ordinary, other = connect { limits = limits }
+    other.held, other.held_by.unix = 7 * mib, 7 * mib
+    ordinary.send(post(2 * mib) .. ("x"):rep(mib))
+    t.eq({ ordinary.got, other.held }, { "", 8 * mib })
+    ordinary.send "x"
+    t.match(ordinary.got, "^HTTP/1.1 503 ", "now it is a large one")
+    conn:close()
+  end)
+end)
+
 test("bodies in memory: of all, and of one owner", function(t)
   with(t, {}, function()
     local limits = { bodies = 1000, bodies_each = 100 }
