@@ -13,6 +13,7 @@ local class = {}
 function failure.raise(code, at, format, ...)
   local where = type(at) == "table" and at.at or at
   local line = ("%s: " .. format):format(where == "" and "the schema" or where, ...)
+  line = line:gsub("\\\n", "\\n") -- %q ends a line where a name does
   error(setmetatable({ code = code, message = line }, class), 0)
 end
 

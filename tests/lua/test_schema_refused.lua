@@ -14,6 +14,7 @@ test("what is not a schema", function(t)
     { "null", "format", "not null" },
     { "[]", "format", "not an array" },
     { '{"type": "strin"}', "format", '"strin" is unknown' },
+    { '{"type": "str\\nin"}', "format", [["str\nin" is unknown]] },
     { '{"type": []}', "format", "type has no types" },
     { '{"type": 3}', "format", "type must be" },
     { '{"enum": []}', "format", "enum has no values" },
