@@ -2,8 +2,8 @@
  *
  * Keys and values are unpacked for one use, and the time is that of memory. */
 
-/* The products of a block of lines follow after the next one is unpacked: by
- * then it is in the first-level cache, and they take place while the one after it is unpacked. */
+/* The products of a block of lines follow after the next one is unpacked: by then it is in the
+ * first-level cache, and they take place while the one after it is unpacked. */
 typedef struct pending {
   const uint8_t *left, *right;
   size_t left_step, sums_step;

@@ -4,7 +4,7 @@
  * at a time, since one address stream does not fill the buffers of outstanding cache lines. For
  * more rows `blocks` unpacks a few panels of PE_COLS columns into the first-level cache and runs
  * tiles of rows over them. Between the two, if there are enough registers, `few` multiplies whole
- * tiles by weights that it unpacks in registers. */
+ * tiles by weights that it unpacks in registers. With AMX `few` is for a single tile of rows. */
 #include "kernels/cpu/int16_round.h"
 
 #if PE_FUSED

@@ -3,8 +3,8 @@
  * So few rows are bound by memory and by unpacking. A job is a panel and one block of its columns;
  * while its steps run, the next job's block is unpacked into the other of two buffers, a chunk at a
  * time, so that the vector units unpack what the tiles multiply later. Jobs take turns between
- * STREAMS panels, whose float sums wait in memory: one address stream does not fill the buffers of
- * outstanding cache lines.
+ * LOT_STREAMS panels, whose float sums wait in memory: one address stream does not fill the
+ * buffers of outstanding cache lines.
  *
  * Registers hold the sums of PE_TILE rows. Those above the number of rows that there are read the
  * scales of other groups, and nobody reads their sums. */
@@ -14,7 +14,7 @@ enum {
   LOT_BIASES = 4 /* rows whose biases are summed together */
 };
 
-/* What a range of panels is multiplied by. */
+/* A range of panels of a product. */
 typedef struct few_range {
   const pe_int16_product *o;
   pe_int16_block *block; /* panel c: the buffer of every second job */
