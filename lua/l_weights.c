@@ -5,6 +5,7 @@
 
 #include "lua/job.h"
 #include "lua/l_graph.h"
+#include "runtime/utf8.h"
 
 typedef struct weights {
   pe_weights *w;
@@ -169,12 +170,32 @@ static int l_rows(lua_State *L) { /* [self, name, options] -> [list of numbers] 
 
 /* ---- metadata -------------------------------------------------------------------------------- */
 
+/* Pushes text of a file. The format promises UTF-8 and callers write it as JSON: one U+FFFD stands
+ * for each broken part. */
+static void push_text(lua_State *L, pe_str s) {
+  if (!s.len || pe_utf8_valid(s.at, s.len) == s.len) {
+    lua_pushlstring(L, s.at, s.len);
+    return;
+  }
+  luaL_Buffer out;
+  luaL_buffinit(L, &out);
+  for (const char *at = s.at, *end = at + s.len; at < end;) {
+    int32_t cp;
+    int n = pe_utf8_next(at, end, &cp);
+    if (cp < 0)
+      luaL_addstring(&out, "\xef\xbf\xbd");
+    else
+      luaL_addlstring(&out, at, (size_t)n);
+    at += n;
+  }
+  luaL_pushresult(&out);
+}
+
 /* Pushes element i of a GGUF value; a string is read at *at, which moves on. */
 static void push_element(lua_State *L, const pe_gguf_meta *m, pe_gguf_type type, uint64_t i,
                          const uint8_t **at) {
   if (type == PE_GGUF_STRING) {
-    pe_str s = pe_gguf_str_next(at);
-    lua_pushlstring(L, s.at, s.len);
+    push_text(L, pe_gguf_str_next(at));
   } else if (type == PE_GGUF_BOOL) {
     lua_pushboolean(L, pe_gguf_int_at(m, i) != 0);
   } else if (type == PE_GGUF_F32 || type == PE_GGUF_F64) {
@@ -210,7 +231,7 @@ static int l_metadata(lua_State *L) {
   lua_newtable(L);
   for (size_t i = 0; g && i < g->meta_count; i++) {
     lua_createtable(L, 2, 0);
-    lua_pushlstring(L, g->meta[i].key.at, g->meta[i].key.len);
+    push_text(L, g->meta[i].key);
     lua_rawseti(L, -2, 1);
     push_meta(L, &g->meta[i], most);
     lua_rawseti(L, -2, 2);

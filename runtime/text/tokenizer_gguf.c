@@ -10,6 +10,7 @@
  * Token types: control and unknown tokens are special; user-defined ones match in all text. */
 #include <string.h>
 
+#include "runtime/utf8.h"
 #include "runtime/weights/gguf.h"
 #include "runtime/text/tokenizer_parts.h"
 
@@ -239,8 +240,14 @@ static pe_status need_array(const pe_gguf *g, const char *key, bool text, uint64
 static pe_status read_tokens(pe_tokenizer *t, const pe_gguf_meta *tokens, pe_error *err) {
   const uint8_t *at = tokens->data;
   pe_status rc = PE_OK;
-  for (uint64_t i = 0; !rc && i < tokens->count; i++)
-    rc = pe_vocab_add(&t->vocab, pe_gguf_str_next(&at), (int64_t)i, err);
+  for (uint64_t i = 0; !rc && i < tokens->count; i++) {
+    pe_str s = pe_gguf_str_next(&at);
+    size_t valid = s.len ? pe_utf8_valid(s.at, s.len) : 0;
+    if (valid != s.len) /* decoded text would not be UTF-8 either */
+      return pe_fail(err, PE_EFORMAT, "token %llu is not UTF-8: byte 0x%02x at offset %zu of %zu",
+                     (unsigned long long)i, (unsigned char)s.at[valid], valid, s.len);
+    rc = pe_vocab_add(&t->vocab, s, (int64_t)i, err);
+  }
   return rc ? rc : pe_vocab_finish(&t->vocab, err);
 }
 

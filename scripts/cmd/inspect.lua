@@ -92,7 +92,9 @@ local function as_json(weights, about, with_graph)
   out.bytes = weights.bytes
   out.parameters = values_of(kinds)
   out.quantization = quantization(kinds)
-  out.files = json.array(weights:files())
+  local files = weights:files()
+  for i, path in ipairs(files) do files[i] = text.clean(path) end
+  out.files = json.array(files)
   local list = json.array {}
   for i, k in ipairs(kinds) do
     list[i] = json.object { { "kind", k.kind }, { "tensors", k.count }, { "values", k.values },
@@ -214,7 +216,7 @@ local function run(opts)
   if model then about.estimate = memory.estimate(model, about.facts.context_length) end
   if model then about.tower, problem = towers.build(weights, model.parsed) end
   if opts.graph and not model then return nil, problem end
-  about.model, about.problem = model, problem and tostring(problem)
+  about.model, about.problem = model, problem and text.clean(tostring(problem))
   if opts.json then
     as_json(weights, about, opts.graph)
   elseif opts.graph then

@@ -51,7 +51,12 @@ local function run(opts)
     formats[kind == "tools" and "format" or kind] = format
   end
   if opts.jsonl then return jsonl.serve(function(request) return answer(request, formats) end) end
-  io.write(json.encode(answer({ text = io.read "a" }, formats), { indent = 2 }), "\n")
+  local text = io.read "a"
+  local valid, at = utf8.len(text)
+  if not valid then
+    return nil, ("stdin is not UTF-8 at byte %d (0x%02x)"):format(at, text:byte(at))
+  end
+  io.write(json.encode(answer({ text = text }, formats), { indent = 2 }), "\n")
 end
 
 return {

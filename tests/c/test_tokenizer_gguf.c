@@ -229,6 +229,10 @@ static void test_gguf_bad(void) {
       put_str(&g.b, "a");
   put_array(&g, "tokenizer.ggml.merges", 8, 1), put_str(&g.b, "a q");
   CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "'a q'");
+  put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 8, 2),
+      put_str(&g.b, ""), put_str(&g.b, "<s\xff>");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err,
+              "token 1 is not UTF-8: byte 0xff at offset 2 of 4");
   put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 5, 1),
       put_u32(&g.b, 1);
   CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "must be an array of strings");

@@ -175,6 +175,7 @@ test("parse, normalize and render", function(t)
     { "c", "b", 0 })
   t.match(run("x", "parse", "--format", "none of these")[3], "^perigee: parse: ")
   t.eq(run("x", "parse", "--format", "none of these")[1], 2)
+  t.eq(run("a\xff", "parse"), { 1, "", "perigee: parse: stdin is not UTF-8 at byte 2 (0xff)\n" })
   local call = '<tool_call>{\\"name\\": \\"f\\", \\"arguments\\": {}}</tool_call>'
   local list = answers({ ('{"text": "%s"}'):format(call), '{"deltas": ["a", "b"]}',
     '{"deltas": [1]}' }, "parse", "--jsonl", "--format", "hermes")
@@ -251,6 +252,27 @@ test("inspect", function(t)
   local gguf = run(nil, "inspect", "tests/golden-gguf/llama-Q4_0.gguf")[2]
   t.match(gguf, "\ntokenizer.ggml.tokens +300 × [^\n]* …\n")
   t.match(gguf, "\nquantization +Q4_0\n")
+end)
+
+test("inspect shows broken text of a GGUF file as U+FFFD", function(t)
+  if forced then return end
+  local f = assert(io.open("tests/golden-gguf/llama-Q4_0.gguf", "rb"))
+  local bytes = f:read "a"
+  f:close()
+  local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-test-XXXXXX"))
+  local path = folder .. "/broken.gguf"
+  f = assert(io.open(path, "wb"))
+  f:write((bytes:gsub("tiny llama", "tiny \xe2\x96ma\xff", 1):gsub("llama%.vocab_size",
+    "llama.vocab\x99size", 1):gsub("llama%-bpe", "llama\x80bpe", 1)))
+  f:close()
+  local got, shown = run(nil, "inspect", path, "--json"), run(nil, "inspect", path)
+  os.remove(path)
+  uv.fs_rmdir(folder)
+  t.eq({ got[1], got[3], shown[1] }, { 0, "", 0 })
+  local about = json.decode(got[2])
+  t.eq({ about.name, about.vocab_size }, { "tiny \u{FFFD}ma\u{FFFD}", 300 })
+  t.match(shown[2], "\nllama.vocab\u{FFFD}size +300\n")
+  t.match(shown[2], "\ntokenizer.ggml.pre +llama\u{FFFD}bpe\n")
 end)
 
 test("eval and generate", function(t)
