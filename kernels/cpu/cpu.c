@@ -64,19 +64,30 @@ enum {
 };
 
 /* Tasks of a product that reads `bytes` of weights: as many for each thread, because one piece more
- * for some of them would let the others wait for as long as it takes. */
-static int pieces_of(double bytes, int threads) {
+ * for some of them would let the others wait for as long as it takes. With a single round of pieces
+ * all wait for the slowest core, whose other thread may work for somebody else. If there are many
+ * threads, each takes a large piece then, and the fast ones take more of the small ones after it.
+ * Measured with 16 threads, 4 of them slower by a third: 22 us instead of 29. */
+enum { MANY = 4, SMALL = 2, LEAST_ITEMS = (PE_CPU_LARGE + SMALL) * 2 }; /* per thread, but MANY */
+
+static int pieces_of(const pe_cpu_work *w, double bytes, int threads, int *large) {
   const double each = bytes / PIECE / threads;
+  if (each < 2 && threads >= MANY && w->items >= (int64_t)LEAST_ITEMS * threads) {
+    *large = threads;
+    return (1 + SMALL) * threads;
+  }
   return threads * (each < 1 ? 1 : each > PIECES ? PIECES : (int)each);
 }
 
-int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads) {
+int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads, int *large) {
   const pe_cpu_work w = op->work(c);
   const double bytes = op->reads ? op->reads(c) : 0;
-  const int most = bytes > 0 ? pieces_of(bytes, threads) : threads * TASKS;
+  *large = 0;
+  const int most = bytes > 0 ? pieces_of(&w, bytes, threads, large) : threads * TASKS;
   double n = w.cost / LEAST_COST;
   if (n < 1) n = 1;
   if (n > (double)w.items) n = (double)w.items;
+  if (n < most) *large = 0;
   return n > most ? most : (int)n;
 }
 

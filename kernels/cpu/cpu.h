@@ -51,8 +51,10 @@ typedef struct pe_cpu_call {
   float *shared; /* pe_cpu_shared floats for all tasks */
 } pe_cpu_call;
 
+enum { PE_CPU_LARGE = 4 };
 typedef struct pe_cpu_share { /* task `task` of `tasks` */
   int task, tasks;
+  int large; /* the first tasks, each of which takes PE_CPU_LARGE times the work of a later one */
   float *scratch; /* pe_cpu_scratch floats that no other thread uses meanwhile */
   bool again;     /* scratch is as another task of the same call has left it */
 } pe_cpu_share;
@@ -76,8 +78,9 @@ typedef struct pe_cpu_op {
 /* The tables of ops: in this precision, and of products with packed weights. */
 const pe_cpu_op *pe_cpu_op_of(pe_op op, pe_precision precision);
 const pe_cpu_op *pe_cpu_packed_op_of(pe_op op);
-/* The number of tasks that this call is worth splitting into, for so many threads; 0: no work. */
-int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads);
+/* The number of tasks that this call is worth splitting into, for so many threads; 0: no work.
+ * *large: how many of them are large, 0 if all are equal. */
+int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads, int *large);
 /* The most rows that every thread may round for itself before products with this pack. */
 int32_t pe_cpu_rounds_most(const pe_pack *w, int threads);
 /* Floats of scratch that one task of this call needs, and of memory that all of them share. */
@@ -97,8 +100,16 @@ extern const pe_cpu_op pe_cpu_arrange, pe_cpu_tiles_linear, pe_cpu_tiles_gated;
 
 /* ---- shared by the ops ----------------------------------------------------------------------- */
 
+static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Of `items` items, *from .. *to - 1 belong to this share. */
 static inline void pe_cpu_range(const pe_cpu_share *s, int64_t items, int64_t *from, int64_t *to) {
+  if (s->large) {
+    const int64_t shares = s->tasks + (PE_CPU_LARGE - 1) * (int64_t)s->large;
+    const int64_t first = s->task + (PE_CPU_LARGE - 1) * pe_cpu_least(s->task, s->large);
+    *from = items * first / shares;
+    *to = items * (first + (s->task < s->large ? PE_CPU_LARGE : 1)) / shares;
+    return;
+  }
   int64_t each = items / s->tasks, rest = items % s->tasks;
   *from = each * s->task + (s->task < rest ? s->task : rest);
   *to = *from + each + (s->task < rest);
@@ -110,7 +121,6 @@ static inline const float *pe_cpu_feature(const pe_step *s, int64_t row, int32_t
   if (!s->features || s->feature[row] < 0) return NULL;
   return s->features + ((int64_t)s->feature[row] * s->feature_planes + plane) * s->feature_width;
 }
-static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* out[r][j - from] = x[r] . row j of m + bias[j] + residual[r][j - from], for from <= j < to, added
  * in this order. out may be the residual. Needs pe_cpu_product_scratch floats. */

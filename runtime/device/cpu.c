@@ -6,10 +6,15 @@
  * do and no more. Nobody waits for threads, only for tasks: a job begins when the jobs that it
  * depends on are done.
  *
- *     mark of a job:  next   the first task that no thread has taken
- *                     done   tasks that are finished
+ *     of a job:  next    the first task that no thread has taken
+ *                done    tasks that are finished
+ *                ready   all of them are: what waiting threads look at
  *
- * Calls are resolved to addresses when memory moves, not in every step. */
+ * A line of memory that one core writes and others read takes about 0.1 us to each of them, and
+ * there are a dozen jobs in a layer. So threads count in lines that no waiting thread looks at, and
+ * in a step like the last one nothing is written that has not changed: counters have the number of
+ * their step with them instead of being reset, and calls are resolved to addresses when memory
+ * moves. */
 #include "kernels/cpu/cpu.h"
 #include "runtime/device/backend.h"
 #include "runtime/device/profile.h"
@@ -38,13 +43,16 @@ typedef struct job {
   pe_extent rows;
   bool outputs_only; /* skipped in a step without outputs */
   int32_t after;     /* all jobs before this number must be done */
-  int32_t tasks;     /* in this step */
+  int tasks, large;  /* in this step, as those of a pe_cpu_share */
 } job;
 
-/* A cache line each: threads that finish a job do not disturb those that wait for another. */
+/* A counter in a cache line of its own: the number of the step * 2^32 + the count in that step. */
+typedef struct counter {
+  _Alignas(64) _Atomic uint64_t at;
+} counter;
+
 typedef struct mark {
-  _Alignas(64) _Atomic int32_t next;
-  _Atomic int32_t done;
+  counter next, done;
 } mark;
 
 typedef struct cpu {
@@ -59,10 +67,14 @@ typedef struct cpu {
   pe_amx16_rows *arranged; /* each one in the form of its kind */
   int32_t *rounds_most;    /* the same: up to this many rows, readers round it, and no job does */
   uint64_t *slot_at;       /* of each slot in `codes` */
-  int64_t scratch_step;    /* floats of one thread */
-  pe_cpu_call *call;       /* parallel to the codes of the program */
+  int32_t placed_rows, placed_outputs; /* of the step that they were placed for */
+  int64_t scratch_step;                /* floats of one thread */
+  pe_cpu_call *call;                   /* parallel to the codes of the program */
   job *job;
-  mark *mark; /* parallel to job */
+  mark *mark;              /* parallel to job */
+  _Atomic uint32_t *ready; /* the same: the last step in which all its tasks were done. Together:
+                              a thread that waits for several jobs looks at one cache line */
+  uint32_t number;         /* of the step */
   int32_t job_count;
   int32_t first;            /* all jobs before it are done */
   _Atomic int64_t until_ns; /* when threads stop taking tasks */
@@ -97,7 +109,7 @@ static void make_jobs(cpu *d, int32_t *first_job) {
     if (shares && shared > after) after = shared;
     first_job[i] = n;
     for (; op; op = op->then, after = ++n)
-      d->job[n] = (job){op, &d->call[i], rows_of(c), c->outputs_only, after, 0};
+      d->job[n] = (job){op, &d->call[i], rows_of(c), c->outputs_only, after, 0, 0};
     if (shares) shared = n;
     first_job[i + 1] = n;
   }
@@ -130,12 +142,14 @@ static pe_status open_jobs(cpu *d, pe_error *err) {
   d->call = pe_calloc(codes, sizeof *d->call);
   d->job = pe_calloc(jobs, sizeof *d->job);
   d->mark = pe_alloc_aligned(jobs * sizeof *d->mark, _Alignof(mark));
+  if (d->mark) memset(d->mark, 0, jobs * sizeof *d->mark);
+  d->ready = pe_calloc(jobs, sizeof *d->ready);
   d->rounded = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->rounded);
   d->arranged = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->arranged);
   d->rounds_most = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->rounds_most);
   d->slot_at = pe_calloc((size_t)d->program->slots + 1, sizeof *d->slot_at);
-  const bool ok = first_job && d->call && d->job && d->mark && d->rounded && d->arranged &&
-                  d->rounds_most && d->slot_at;
+  const bool ok = first_job && d->call && d->job && d->mark && d->ready && d->rounded &&
+                  d->arranged && d->rounds_most && d->slot_at;
   if (ok) make_jobs(d, first_job), limit_rounds(d);
   pe_free(first_job);
   return ok ? PE_OK : pe_nomem(err, "device");
@@ -220,6 +234,8 @@ static void resolve_calls(cpu *d) {
 static pe_status place_rounded(cpu *d, pe_error *err) {
   const pe_program *p = d->program;
   uint64_t size = PE_PACK_ALIGN;
+  if (d->codes && d->placed_rows == d->step->rows && d->placed_outputs == d->step->outputs)
+    return PE_OK;
   memset(d->slot_at, 0, (size_t)p->slots * sizeof *d->slot_at);
   for (int32_t i = 0; i < p->rounded_count; i++) {
     const pe_rounded *r = &p->rounded[i];
@@ -234,6 +250,7 @@ static pe_status place_rounded(cpu *d, pe_error *err) {
     d->slot_at[i] = at; /* where it begins from here on */
   }
   pe_status rc = grow_buffer(&d->codes, (int64_t)(size / sizeof(float)), err);
+  d->placed_rows = d->step->rows, d->placed_outputs = d->step->outputs;
   for (int32_t i = 0; !rc && i < p->rounded_count; i++) {
     const pe_rounded *r = &p->rounded[i];
     const int32_t lines = lines_of(d, r->rows);
@@ -252,11 +269,11 @@ static bool rounded_late(const cpu *d, int32_t rounded) {
 }
 
 /* The tasks of a job in this step. */
-static int32_t tasks_of(const cpu *d, const job *j) {
+static int tasks_of(const cpu *d, const job *j, int *large) {
   const pe_code *c = &d->program->code[j->call - d->call];
   if (!j->call->rows || (j->outputs_only && !d->step->outputs)) return 0;
   if (c->round >= 0 && rounded_late(d, c->round)) return 0;
-  return pe_cpu_tasks(j->op, j->call, pe_pool_threads(d->base.pool));
+  return pe_cpu_tasks(j->op, j->call, pe_pool_threads(d->base.pool), large);
 }
 
 /* How often a thread may have to wait for others in this step. */
@@ -281,11 +298,13 @@ static pe_status split_jobs(cpu *d, pe_error *err) {
   for (int32_t i = 0; i < d->job_count; i++) {
     job *j = &d->job[i];
     const pe_code *c = &d->program->code[j->call - d->call];
-    j->call->rows = lines_of(d, j->rows);
-    j->call->rounds = c->reads[0] >= 0 && rounded_late(d, c->reads[0]);
-    j->tasks = tasks_of(d, j);
-    atomic_store_explicit(&d->mark[i].next, 0, memory_order_relaxed);
-    atomic_store_explicit(&d->mark[i].done, 0, memory_order_relaxed);
+    const int32_t rows = lines_of(d, j->rows);
+    const bool rounds = c->reads[0] >= 0 && rounded_late(d, c->reads[0]);
+    if (j->call->rows != rows) j->call->rows = rows;
+    if (j->call->rounds != rounds) j->call->rounds = rounds;
+    int large = 0;
+    const int tasks = tasks_of(d, j, &large);
+    if (j->tasks != tasks || j->large != large) j->tasks = tasks, j->large = large;
     if (!j->tasks) continue;
     if (d->base.profile) pe_profile_count(d->base.profile, i, j->call);
     int64_t own = pe_cpu_scratch(j->op, j->call), all = pe_cpu_shared(j->op, j->call);
@@ -296,14 +315,31 @@ static pe_status split_jobs(cpu *d, pe_error *err) {
   d->scratch_step = (scratch + 15) & ~(int64_t)15; /* whole cache lines */
   rc = grow_buffer(&d->scratch, d->scratch_step * threads, err);
   if (!rc) rc = grow_buffer(&d->shared, shared, err);
-  for (int32_t i = 0; !rc && i < d->program->count; i++) d->call[i].shared = floats_of(d->shared);
+  for (int32_t i = 0; !rc && i < d->program->count; i++)
+    if (d->call[i].shared != floats_of(d->shared)) d->call[i].shared = floats_of(d->shared);
   return rc;
 }
 
 /* ---- walking the jobs ------------------------------------------------------------------------ */
 
 static bool is_done(const cpu *d, int32_t i) {
-  return atomic_load_explicit(&d->mark[i].done, memory_order_acquire) >= d->job[i].tasks;
+  return !d->job[i].tasks || atomic_load_explicit(&d->ready[i], memory_order_acquire) == d->number;
+}
+
+/* The count of this step. */
+static int32_t count_of(const cpu *d, uint64_t at) {
+  return at >> 32 == d->number ? (int32_t)at : 0;
+}
+
+/* Adds n and returns the count before it. */
+static int32_t count_up(const cpu *d, counter *c, int32_t n) {
+  const uint64_t step = (uint64_t)d->number << 32;
+  uint64_t old = atomic_load_explicit(&c->at, memory_order_relaxed);
+  while (old >> 32 != d->number)
+    if (atomic_compare_exchange_weak_explicit(&c->at, &old, step | (uint32_t)n,
+                                              memory_order_acq_rel, memory_order_relaxed))
+      return 0;
+  return (int32_t)atomic_fetch_add_explicit(&c->at, (uint64_t)n, memory_order_acq_rel);
 }
 
 /* Waits for job i. False: threads have stopped, so it may never be done. */
@@ -329,16 +365,19 @@ static bool late(cpu *d) {
 static bool work_on(cpu *d, int32_t i, pe_cpu_share *share) {
   const job *j = &d->job[i];
   mark *m = &d->mark[i];
-  share->tasks = j->tasks, share->again = false;
-  while (atomic_load_explicit(&m->next, memory_order_relaxed) < j->tasks) {
-    share->task = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
+  int32_t done = 0;
+  bool stop = false;
+  share->tasks = j->tasks, share->large = j->large, share->again = false;
+  while (!stop && count_of(d, atomic_load_explicit(&m->next.at, memory_order_relaxed)) < j->tasks) {
+    share->task = count_up(d, &m->next, 1);
     if (share->task >= j->tasks) break;
     j->op->run(j->call, share);
-    share->again = true;
-    atomic_fetch_add_explicit(&m->done, 1, memory_order_release);
-    if (late(d)) return false;
+    share->again = true, done++;
+    stop = late(d);
   }
-  return true;
+  if (done && count_up(d, &m->done, done) + done == j->tasks)
+    atomic_store_explicit(&d->ready[i], d->number, memory_order_release);
+  return !stop;
 }
 
 static void walk(void *ctx, int task, int tasks) {
@@ -408,7 +447,7 @@ static void cpu_close(pe_device *base) {
   cpu *d = (cpu *)base;
   cpu_rest(base);
   pe_program_close(d->program);
-  pe_free(d->call), pe_free(d->job), pe_free(d->mark);
+  pe_free(d->call), pe_free(d->job), pe_free(d->mark), pe_free(d->ready);
   pe_free(d->rounded), pe_free(d->arranged), pe_free(d->rounds_most), pe_free(d->slot_at);
 }
 
@@ -431,7 +470,7 @@ static pe_status cpu_submit(pe_device *base, pe_error *err) {
   const pe_step *step = base->step;
   bool moved = step != d->step;
   drop_jobs(d);
-  d->step = step, d->first = 0;
+  d->step = step, d->first = 0, d->number++;
   pe_status rc = grow_area(&d->rows, step->rows, base->plan->row_floats, &moved, err);
   if (!rc) rc = grow_area(&d->outputs, step->outputs, base->plan->output_floats, &moved, err);
   if (rc) {

@@ -399,20 +399,24 @@ static void test_names_and_tasks(void) {
   pe_quant_matrix m = {.cols = 4096, .rows = 4096};
   pe_cpu_call c = {.step = &all_rows, .rows = 1, .mat = &m, .args.linear = {4096, 4096, 0}};
   const pe_cpu_op *linear = pe_cpu_op_of(PE_OP_LINEAR, PE_EXACT);
-  CHECK_INT(pe_cpu_tasks(linear, &c, 2), 8);
+  int large = 5;
+  CHECK_INT(pe_cpu_tasks(linear, &c, 2, &large), 8);
+  CHECK_INT(large, 0);
   c.args.linear.out = 8; /* one unit of columns */
-  CHECK_INT(pe_cpu_tasks(linear, &c, 8), 1);
+  CHECK_INT(pe_cpu_tasks(linear, &c, 8, &large), 1);
   c.rows = 0;
-  CHECK_INT(pe_cpu_tasks(linear, &c, 8), 1);
+  CHECK_INT(pe_cpu_tasks(linear, &c, 8, &large), 1);
 }
 
-/* Pieces of weights: as many for each thread, 256 KB or more, or one for each if there is less. */
+/* Pieces of weights: as many for each thread, 256 KB or more. If there would be one for each of
+ * many threads, a large one and two small ones, unless they would have less than two panels. */
 static void test_pieces(void) {
   static const struct {
     int64_t rows;
-    int threads, tasks;
-  } cases[] = {{1024, 2, 2},   {2048, 2, 4}, {3072, 2, 6},    {3072, 4, 4},      {3072, 16, 16},
-               {2048, 16, 16}, {64, 16, 2},  {151936, 2, 64}, {151936, 16, 320}, {3072, 1, 6}};
+    int threads, tasks, large;
+  } cases[] = {{1024, 2, 2, 0},      {2048, 2, 4, 0},   {3072, 2, 6, 0}, {3072, 4, 12, 4},
+               {3072, 16, 48, 16},   {2048, 16, 16, 0}, {64, 16, 2, 0},  {151936, 2, 64, 0},
+               {151936, 16, 320, 0}, {3072, 1, 6, 0},   {1024, 1, 2, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     pe_quant_matrix m = {.quant = {PE_QUANT_AFFINE, 4, 64, PE_BF16},
                          .dtype = PE_BF16,
@@ -421,10 +425,30 @@ static void test_pieces(void) {
     pe_pack pack;
     pe_pack_describe(&m, &pack);
     pe_cpu_call c = {.rows = 1, .pack = &pack};
-    CHECK_INT(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads), cases[i].tasks);
+    int large = -1;
+    CHECK_INT(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads, &large), cases[i].tasks);
+    CHECK_INT(large, cases[i].large);
     c.rows = 512; /* it multiplies longer than it reads */
-    CHECK(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads) <= 4 * cases[i].threads);
+    CHECK(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads, &large) <=
+          4 * cases[i].threads);
+    CHECK_INT(large, 0);
   }
+}
+
+/* Tasks cover all items in their order, and large ones take four times as many. */
+static void test_large_tasks(void) {
+  for (int threads = 1; threads <= 17; threads++)
+    for (int64_t items = 0; items <= 300; items += 7) {
+      int64_t next = 0, from, to;
+      for (int task = 0; task < 3 * threads; task++, next = to) {
+        const pe_cpu_share s = {.task = task, .tasks = 3 * threads, .large = threads};
+        pe_cpu_range(&s, items, &from, &to);
+        CHECK_INT(from, next);
+        const double fair = (double)items / threads * (task < threads ? 4 : 1) / 6;
+        CHECK((double)(to - from) > fair - 1 && (double)(to - from) < fair + 1);
+      }
+      CHECK_INT(next, items);
+    }
 }
 
 /* All tasks with one scratch, as a thread runs them. */
@@ -488,6 +512,7 @@ static const check_test tests[] = {{"embed", test_embed},
                                    {"expert_sum", test_expert_sum},
                                    {"names_and_tasks", test_names_and_tasks},
                                    {"pieces", test_pieces},
+                                   {"large tasks", test_large_tasks},
                                    {"rounds", test_rounds}};
 
 int main(int argc, char **argv) {

@@ -47,12 +47,12 @@ static void gate_of(int activation, float *y, const float *up, int64_t n) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* The tasks of an op and of the one after it, the last one first if `backwards`. They have one
- * scratch, as those of a thread. */
+ * scratch, as those of a thread. Of three or more, a third is large. */
 static void run_tasks(const pe_cpu_op *op, pe_cpu_call *c, int tasks, bool backwards) {
   c->shared = guard_floats(pe_cpu_shared(op, c));
   for (; op; op = op->then) {
     const size_t bytes = (size_t)pe_cpu_scratch(op, c) * sizeof(float);
-    pe_cpu_share share = {.tasks = tasks, .scratch = guard_new(bytes, 64)};
+    pe_cpu_share share = {.tasks = tasks, .large = tasks / 3, .scratch = guard_new(bytes, 64)};
     for (int i = 0; i < tasks; i++, share.again = true) {
       share.task = backwards ? tasks - 1 - i : i;
       op->run(c, &share);
