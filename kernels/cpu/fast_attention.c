@@ -22,9 +22,8 @@
 #include <math.h>
 
 enum {
-  FEW = 64,     /* gatherings; with fewer of them each stretch is a task of its own */
-  PER_TASK = 4, /* gatherings of a task at least, or they become smaller: rows of one segment have
-                    more and more keys */
+  FEW = 64,              /* gatherings; with fewer of them each stretch is a task of its own */
+  PER_TASK = 2,          /* gatherings of a task at least, or they become smaller */
   MOST_PARTIAL = 1 << 22 /* floats of partial results, 16 MB; more are not worth their memory */
 };
 
@@ -196,13 +195,20 @@ static void attend_all(const pe_gathering *g, float *all, float *partial) {
     finish(g->c, g->first + q / g->heads, g->head + q % g->heads, all + q * each);
 }
 
-/* Every `tasks`-th stretch of a gathering, into shared memory. *item counts stretches. */
+/* Later rows of a segment see more keys. So tasks take their items forwards and backwards in turn:
+ * a task that has taken a short one takes a long one next. */
+static bool takes(const pe_cpu_share *share, int64_t item) {
+  const int64_t at = item % share->tasks;
+  return (item / share->tasks % 2 ? share->tasks - 1 - at : at) == share->task;
+}
+
+/* The stretches of a gathering that this share takes, into shared memory. *item counts them all. */
 static void attend_some(const pe_gathering *g, const pe_cpu_share *share, int64_t *item,
                         float *partial) {
   const int64_t each = pe_result_step(g->c->args.attention.value), first = first_stretch(g);
   bool gathered = false;
   for (int64_t j = first, end = end_stretch(g); j < end; j++) {
-    if ((*item)++ % share->tasks != share->task) continue;
+    if (!takes(share, (*item)++)) continue;
     if (!gathered) gather_queries(g);
     gathered = true;
     attend(g, j, partial);
@@ -248,10 +254,7 @@ static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   float *all = g.score + queries * PE_SCORE_STEP;
   float *partial = all + queries * pe_result_step(a->value);
   g.room = partial + queries * pe_result_step(a->value);
-  /* Later rows see more keys, so neighbouring tiles go to different tasks, and the first ones of
-   * neighbouring heads do. */
   for (int64_t part = 0, item = 0; part < a->cache.heads * s.parts; part++) {
-    int64_t tile = part;
     g.head = (int32_t)(part / s.parts * group + part % s.parts * s.heads);
     g.heads = (int32_t)pe_cpu_least(s.heads, group - part % s.parts * s.heads);
     for (int32_t i = 0; i < c->step->segments; i++) {
@@ -261,7 +264,7 @@ static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
         g.first = g.segment->first + r, g.rows = pe_cpu_least(rows, g.segment->count - r);
         if (s.apart)
           attend_some(&g, share, &item, partial);
-        else if (tile++ % share->tasks == share->task)
+        else if (takes(share, item++))
           attend_all(&g, all, partial);
       }
     }

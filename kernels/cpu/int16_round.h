@@ -99,17 +99,17 @@ ALWAYS void quantize_unit(const float *x, int act, int groups, int n, int16_t *c
   }
 }
 
-/* Rows first .. end - 1 of a tile. All of them for some columns, so that both the codes and the
- * scales of a tile are written in order. */
+/* Rows first .. end - 1 of a tile, one after the other: the core fetches the rest of a row that it
+ * reads in order, from memory or from the core that has computed it. */
 static void quantize_tile(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
                           int32_t first, int32_t end) {
   const int n = t.rows, per = UNIT / out->act;
   const int64_t at = t.from * out->groups;
   int16_t *codes = out->codes + t.from * out->step;
-  for (int64_t col = 0, g = 0; col < out->cols; col += UNIT, g += per) {
-    const bool whole = out->cols - col >= UNIT;
-    const int groups = whole ? per : (int)(out->cols - col) / out->act;
-    for (int32_t r = first; r < end; r++) {
+  for (int32_t r = first; r < end; r++) {
+    for (int64_t col = 0, g = 0; col < out->cols; col += UNIT, g += per) {
+      const bool whole = out->cols - col >= UNIT;
+      const int groups = whole ? per : (int)(out->cols - col) / out->act;
       const float *from = x + (t.from + r) * x_step + col;
       const int64_t to = at + g * n + r;
       float padded[UNIT];

@@ -21,10 +21,40 @@ static int64_t floats_of(uint64_t bytes) {
   return (int64_t)((bytes + PE_PACK_ALIGN - 1) / PE_PACK_ALIGN) * FLOATS;
 }
 
-/* Columns from .. to - 1 of this share. */
-static void share_panels(const pe_cpu_share *share, const pe_pack *w, int64_t *from, int64_t *to) {
-  pe_cpu_range(share, pe_pack_panels(w), from, to);
-  *from *= PE_PACK_ROWS, *to = pe_cpu_least(*to * PE_PACK_ROWS, w->rows);
+/* A product is shared in blocks: a pair of panels for as many tiles as stay in the cache, or a
+ * panel if there is one tile. Neighbouring blocks have the same tiles, so that a task reads these
+ * once. */
+typedef struct blocks {
+  int32_t tiles;         /* of a block */
+  int64_t width, across; /* columns of a block, blocks of the same tiles */
+  int64_t count;
+} blocks;
+
+static blocks blocks_of(const pe_pack *w, const pe_int16_rows *x) {
+  const int64_t panels = pe_pack_panels(w), each = x->tiles > 1 ? 2 : 1;
+  blocks b = {pe_int16_cached(x), each * PE_PACK_ROWS, (panels + each - 1) / each, 0};
+  b.count = (x->tiles + b.tiles - 1) / b.tiles * b.across;
+  return b;
+}
+
+typedef struct part { /* columns from .. to - 1 for some tiles */
+  int64_t from, to;
+  int32_t from_tile, to_tile;
+} part;
+
+/* The next blocks of *from .. to - 1 that have the same tiles, as one part. */
+static bool next_part(const pe_pack *w, const pe_int16_rows *x, int64_t *from, int64_t to,
+                      part *out) {
+  const blocks b = blocks_of(w, x);
+  if (*from >= to) return false;
+  const int64_t row = *from / b.across, col = *from % b.across;
+  const int64_t n = pe_cpu_least(to - *from, b.across - col);
+  *out = (part){.from = col * b.width,
+                .to = pe_cpu_least((col + n) * b.width, w->rows),
+                .from_tile = (int32_t)(row * b.tiles),
+                .to_tile = (int32_t)pe_cpu_least((row + 1) * b.tiles, x->tiles)};
+  *from += n;
+  return true;
 }
 
 /* A product of a few rows reads its weights from memory, one of many multiplies: what takes longer
@@ -38,9 +68,9 @@ static product_cost cost_of(const pe_pack *w, int64_t rows) {
   return (product_cost){bytes, 2 * bytes, (double)rows * (double)w->rows * (double)w->cols / 4};
 }
 
-static pe_cpu_work product_work(const pe_pack *w, int64_t rows) {
+static double time_of(const pe_pack *w, int64_t rows) {
   const product_cost cost = cost_of(w, rows);
-  return (pe_cpu_work){pe_pack_panels(w), cost.read > cost.multiply ? cost.read : cost.multiply};
+  return cost.read > cost.multiply ? cost.read : cost.multiply;
 }
 
 static double product_reads(const pe_pack *w, int64_t rows) {
@@ -114,12 +144,18 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   pe_int16_product p = {
       .w = c->pack, .x = x[0], .bias = c->vec[0], .out = c->out.at, .out_step = c->out.step};
   int64_t from, to;
+  part of;
   if (c->args.linear.residual) p.residual = c->in[1].at, p.residual_step = c->in[1].step;
-  share_panels(share, c->pack, &from, &to);
-  if (from < to) c->int16->product(&p, from, to, share->scratch + rounded_floats(c));
+  pe_cpu_range(share, blocks_of(c->pack, x[0]).count, &from, &to);
+  while (next_part(c->pack, x[0], &from, to, &of)) {
+    p.from_tile = of.from_tile, p.to_tile = of.to_tile;
+    c->int16->product(&p, of.from, of.to, share->scratch + rounded_floats(c));
+  }
 }
 
-static pe_cpu_work linear_work(const pe_cpu_call *c) { return product_work(c->pack, c->rows); }
+static pe_cpu_work linear_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){blocks_of(c->pack, c->rounded[0]).count, time_of(c->pack, c->rows)};
+}
 
 static double linear_reads(const pe_cpu_call *c) { return product_reads(c->pack, c->rows); }
 
@@ -151,7 +187,6 @@ static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t f
   }
 }
 
-/* All columns with the rows that stay in the cache before the next rows. */
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const int64_t strip = strip_of(c->rows);
   float *scratch = share->scratch + rounded_floats(c);
@@ -161,14 +196,13 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   round_inputs(c, share, own, x);
   pe_int16_product gate = {.w = c->pack, .x = x[0], .bias = c->vec[0], .out_step = strip};
   pe_int16_product other = {.w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip};
-  const int32_t tiles = gate.x->tiles, most = pe_int16_cached(gate.x);
   int64_t from, to;
-  share_panels(share, c->pack, &from, &to);
-  for (int32_t t = 0; t < tiles; t += most) {
-    gate.from_tile = other.from_tile = t;
-    gate.to_tile = other.to_tile = (int32_t)pe_cpu_least(t + most, tiles);
-    for (int64_t col = from; col < to; col += strip) {
-      const int64_t end = pe_cpu_least(col + strip, to);
+  part of;
+  pe_cpu_range(share, blocks_of(c->pack, x[0]).count, &from, &to);
+  while (next_part(c->pack, x[0], &from, to, &of)) {
+    gate.from_tile = other.from_tile = of.from_tile, gate.to_tile = other.to_tile = of.to_tile;
+    for (int64_t col = of.from; col < of.to; col += strip) {
+      const int64_t end = pe_cpu_least(col + strip, of.to);
       gate.out = first - col, other.out = up - col;
       c->int16->product(&gate, col, end, scratch);
       c->int16->product(&other, col, end, scratch);
@@ -178,9 +212,8 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
 }
 
 static pe_cpu_work gated_work(const pe_cpu_call *c) {
-  pe_cpu_work w = product_work(c->pack, c->rows);
-  w.cost += product_work(c->pack2, c->rows).cost;
-  return w;
+  return (pe_cpu_work){blocks_of(c->pack, c->rounded[0]).count,
+                       time_of(c->pack, c->rows) + time_of(c->pack2, c->rows)};
 }
 
 static double gated_reads(const pe_cpu_call *c) {
@@ -227,10 +260,8 @@ static void expert_run(const pe_cpu_call *c, const pe_cpu_share *share) {
 static pe_cpu_work expert_work(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
   const int64_t pairs = (int64_t)c->rows * a->chosen;
-  pe_cpu_work w = product_work(c->pack, 1);
-  w.cost *= (double)pe_cpu_least(pairs, a->experts) * (c->pack2 ? 2 : 1);
-  w.items *= pairs;
-  return w;
+  const double experts = (double)pe_cpu_least(pairs, a->experts) * (c->pack2 ? 2 : 1);
+  return (pe_cpu_work){pe_pack_panels(c->pack) * pairs, time_of(c->pack, 1) * experts};
 }
 
 static double expert_reads(const pe_cpu_call *c) {
