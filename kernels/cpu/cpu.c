@@ -57,9 +57,10 @@ static const double LEAST_COST = 32768;
 
 enum {
   TASKS = 4, /* per thread: one that starts late costs a quarter of its share at most */
-  /* Bytes of weights per task. A core that reads 16 KB in a row gets 65 % of what memory gives, 74
-   * KB 80 %, 295 KB 94 %. */
+  /* Bytes of weights per task, and of the smallest one. A core that reads 16 KB in a row gets 65 %
+   * of what memory gives, 74 KB 80 %, 295 KB 94 %. */
   PIECE = 256 << 10,
+  LEAST_PIECE = 16 << 10,
   PIECES = 32, /* per thread: then pieces grow */
   MANY = 4     /* threads: one of them is likely to be slower than the others */
 };
@@ -68,21 +69,25 @@ typedef struct split {
   int tasks, large;
 } split;
 
-/* A large task for each thread and then small ones, of which fast threads take more: if all tasks
- * were as large, they would wait for the slowest core, whose other thread may work for somebody
- * else. Measured with 16 threads, 4 of them slower by a third: 22 us instead of 29 for an MLP. */
-static bool split_unevenly(const pe_cpu_work *w, int threads, int small, int64_t least, split *s) {
-  if (threads < MANY || w->items < (PE_CPU_LARGE + small) * least * threads) return false;
-  *s = (split){(1 + small) * threads, threads};
+/* A large task for each thread, half of its share, and then small ones, of which fast threads take
+ * more: if all tasks were as large, they would wait for the slowest core, whose other thread may
+ * work for somebody else. With 16 threads, 4 of which were slower by a third, the other 12 waited
+ * for 11 of the 29 us of an MLP. */
+enum { SMALL = PE_CPU_LARGE };
+
+static bool split_unevenly(const pe_cpu_work *w, int threads, split *s) {
+  if (threads < MANY || w->items < (int64_t)SMALL * threads) return false;
+  *s = (split){(1 + SMALL) * threads, threads};
   return true;
 }
 
-/* A product that reads `bytes` of weights: as many tasks for each thread, because one piece more for
- * some of them would let the others wait for as long as it takes. */
+/* A product that reads `bytes` of weights: as many tasks for each thread, because one piece more
+ * for some of them would let the others wait for as long as it takes. */
 static split split_reading(const pe_cpu_work *w, double bytes, int threads) {
   const double each = bytes / PIECE / threads;
   split s;
-  if (each < 2 && split_unevenly(w, threads, 2, 2, &s)) return s;
+  if (each < 2 && bytes >= (double)LEAST_PIECE * (double)w->items && split_unevenly(w, threads, &s))
+    return s;
   return (split){threads * (each < 1 ? 1 : each > PIECES ? PIECES : (int)each), 0};
 }
 
@@ -93,11 +98,11 @@ int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads, int *la
   if (bytes > 0)
     s = split_reading(&w, bytes, threads);
   else if (op->reads)
-    split_unevenly(&w, threads, 4, 1, &s);
+    split_unevenly(&w, threads, &s);
   double n = w.cost / LEAST_COST;
-  if (n < 1) n = 1;
-  if (n > (double)w.items) n = (double)w.items;
   *large = n < s.tasks ? 0 : s.large;
+  if (n < 1) n = 1;
+  if (n > (double)w.items && !*large) n = (double)w.items;
   return n > s.tasks ? s.tasks : (int)n;
 }
 

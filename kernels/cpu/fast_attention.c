@@ -271,7 +271,7 @@ static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   }
 }
 
-/* A gathering with few keys takes 4 us: in this time a core does so many multiply-adds of others. */
+/* A gathering with few keys takes 4 us, in which a core does this many multiply-adds. */
 static const double GATHERING_COST = 4 * 32768;
 
 static pe_cpu_work attention_work(const pe_cpu_call *c) {

@@ -409,30 +409,32 @@ static void test_names_and_tasks(void) {
 }
 
 /* Pieces of weights: as many for each thread, 256 KB or more. If there would be one for each of
- * many threads, a large one and two small ones, unless they would have less than two panels. */
+ * many threads, a large one and four small ones, unless these would have less than 16 KB. */
 static void test_pieces(void) {
   static const struct {
-    int64_t rows;
+    int64_t rows, cols;
     int threads, tasks, large;
-  } cases[] = {{1024, 2, 2, 0},      {2048, 2, 4, 0},   {3072, 2, 6, 0}, {3072, 4, 12, 4},
-               {3072, 16, 48, 16},   {2048, 16, 16, 0}, {64, 16, 2, 0},  {151936, 2, 64, 0},
-               {151936, 16, 320, 0}, {3072, 1, 6, 0},   {1024, 1, 2, 0}};
+  } cases[] = {{1024, 1024, 2, 2, 0},   {2048, 1024, 2, 4, 0},     {3072, 1024, 2, 6, 0},
+               {3072, 1024, 16, 16, 0}, {2048, 1024, 16, 16, 0},   {64, 1024, 16, 2, 0},
+               {1024, 3072, 2, 6, 0},   {1024, 3072, 16, 80, 16},  {1024, 3072, 4, 20, 4},
+               {1024, 3072, 3, 6, 0},   {240, 3072, 4, 4, 0},      {151936, 1024, 2, 64, 0},
+               {3072, 1024, 1, 6, 0},   {151936, 1024, 16, 320, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     pe_quant_matrix m = {.quant = {PE_QUANT_AFFINE, 4, 64, PE_BF16},
                          .dtype = PE_BF16,
                          .rows = cases[i].rows,
-                         .cols = 1024};
+                         .cols = cases[i].cols};
     pe_pack pack;
     pe_pack_describe(&m, &pack);
     pe_int16_rows x;
-    void *room = malloc(pe_int16_bytes(512, 1024, pack.act));
-    pe_int16_place(pe_int16_best(), 1, 1024, pack.act, room, &x);
+    void *room = malloc(pe_int16_bytes(512, m.cols, pack.act));
+    pe_int16_place(pe_int16_best(), 1, m.cols, pack.act, room, &x);
     pe_cpu_call c = {.rows = 1, .pack = &pack, .rounded = {&x}};
     int large = -1;
     CHECK_INT(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads, &large), cases[i].tasks);
     CHECK_INT(large, cases[i].large);
     c.rows = 512; /* it multiplies longer than it reads */
-    pe_int16_place(pe_int16_best(), 512, 1024, pack.act, room, &x);
+    pe_int16_place(pe_int16_best(), 512, m.cols, pack.act, room, &x);
     const int tasks = pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads, &large);
     CHECK(large == 0 || large == cases[i].threads);
     CHECK(tasks <= (large ? 5 : 4) * cases[i].threads);
@@ -445,11 +447,11 @@ static void test_large_tasks(void) {
   for (int threads = 1; threads <= 17; threads++)
     for (int64_t items = 0; items <= 300; items += 7) {
       int64_t next = 0, from, to;
-      for (int task = 0; task < 3 * threads; task++, next = to) {
-        const pe_cpu_share s = {.task = task, .tasks = 3 * threads, .large = threads};
+      for (int task = 0; task < 5 * threads; task++, next = to) {
+        const pe_cpu_share s = {.task = task, .tasks = 5 * threads, .large = threads};
         pe_cpu_range(&s, items, &from, &to);
         CHECK_INT(from, next);
-        const double fair = (double)items / threads * (task < threads ? 4 : 1) / 6;
+        const double fair = (double)items / threads * (task < threads ? 4 : 1) / 8;
         CHECK((double)(to - from) > fair - 1 && (double)(to - from) < fair + 1);
       }
       CHECK_INT(next, items);
