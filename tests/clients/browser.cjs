@@ -27,7 +27,11 @@ const browser = {
       const field = page.locator(`#settings [name=${name}]`);
       if (name === "thinking") await field.selectOption(value); else await field.fill(value);
     }
+    // The settings hold when the dialog tells that it is closed, a moment after the click.
+    const closed = page.evaluate(() => new Promise(done =>
+      document.getElementById("settings").addEventListener("close", () => done(), { once: true })));
     await page.click("#settings .primary");
+    await closed;
   },
 };
 
