@@ -58,7 +58,7 @@ NEAR = [
     ("kernels/cpu/scan", "c:sampler c:sampler_wide c:prim c:batch"),
     ("kernels/metal", METAL),
     ("kernels", FAST + MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
-                                "c:tensor_math lua:test_weights lua:test_vision "
+                                "c:memory c:tensor_math lua:test_weights lua:test_vision "
                                 "lua:test_batch_models lua:test_profile sh:quant_table"),
     ("runtime/text/detok", TEXT + " c:detokenizer c:stop c:batch"),
     ("runtime/text", TEXT + " c:regex c:normalizer c:pretokenizer c:detokenizer c:stop c:unicode "

@@ -68,6 +68,16 @@ test("a file is its entry; with any byte changed or gone it is none", function(t
   end
 end)
 
+test("of a long file, too: the bytes around 256 KiB, where the checksum's slices meet", function(t)
+  local bytes = Disk.encode(entry("resp_0a", { output = { ("x"):rep(600 << 10) } }))
+  local body = bytes:match "^[^\n]*\n%x+\n()"
+  t.eq(#Disk.decode(bytes, "resp_0a").output[1], 600 << 10)
+  for at = body + (256 << 10) - 2, body + (256 << 10) + 1 do
+    t.eq({ Disk.decode(bytes:sub(1, at - 1) .. "y" .. bytes:sub(at + 1), "resp_0a") },
+      { nil, "its checksum is wrong" })
+  end
+end)
+
 test("what is written with a sound checksum but wrong inside is refused", function(t)
   local function with(about, rest)
     local head, body = Disk.encode(entry "resp_1"):match "^[^\n]*\n", about .. "\n" .. rest

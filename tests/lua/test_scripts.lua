@@ -323,6 +323,20 @@ test("a generate script that fails leaves the answer as it would have been", fun
   t.eq(app.scripts:status().scripts[1].strikes, {})
 end)
 
+test("a generate script cannot run a request that the server cannot use", function(t)
+  local app <close> = site(hook [[
+    return { generate = function(req, run) req.n = "x" return run(req) end }]])
+  local seen = {}
+  async.run(function()
+    app.scripts:current():wait("generate", request { n = 2 }, function(req)
+      seen[#seen + 1] = req.n
+      return { text = "x" }
+    end)
+  end)
+  t.eq(seen, { 2 })
+  t.match(app.notes[1], "left req.n a string that the server cannot use")
+end)
+
 -- ---- reloading ----------------------------------------------------------------------------------
 
 test("requests keep the scripts they started with; a broken one never serves", function(t)
