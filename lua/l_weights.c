@@ -180,13 +180,10 @@ static void push_text(lua_State *L, pe_str s) {
   luaL_Buffer out;
   luaL_buffinit(L, &out);
   for (const char *at = s.at, *end = at + s.len; at < end;) {
+    char one[4];
     int32_t cp;
-    int n = pe_utf8_next(at, end, &cp);
-    if (cp < 0)
-      luaL_addstring(&out, "\xef\xbf\xbd");
-    else
-      luaL_addlstring(&out, at, (size_t)n);
-    at += n;
+    at += pe_utf8_next(at, end, &cp);
+    luaL_addlstring(&out, one, (size_t)pe_utf8_put(one, cp));
   }
   luaL_pushresult(&out);
 }

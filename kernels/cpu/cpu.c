@@ -51,9 +51,9 @@ const pe_cpu_op *pe_cpu_op_of(pe_op op, pe_precision precision) {
   return precision == PE_FAST && fast_ops[op] ? fast_ops[op] : ops[op];
 }
 
-/* The least cost per task. Handing one out takes about a microsecond, in which a core does about
- * this many multiply-adds; smaller tasks would take longer to hand out than to run. */
-static const double LEAST_COST = 32768;
+/* The least cost per task. Handing one out takes about a microsecond; smaller tasks would take
+ * longer to hand out than to run. */
+static const double LEAST_COST = PE_CPU_US;
 
 enum {
   TASKS = 4, /* per thread: one that starts late costs a quarter of its share at most */

@@ -51,19 +51,21 @@ typedef struct pe_cpu_call {
   float *shared; /* pe_cpu_shared floats for all tasks */
 } pe_cpu_call;
 
+/* Task `task` of `tasks`. By pe_cpu_range, each of the first `large` ones takes PE_CPU_LARGE times
+ * the work of a later one; ops that share their work otherwise have tasks of one size. */
 enum { PE_CPU_LARGE = 4 };
-typedef struct pe_cpu_share { /* task `task` of `tasks` */
-  int task, tasks;
-  int large; /* the first tasks, each of which takes PE_CPU_LARGE times the work of a later one */
+typedef struct pe_cpu_share {
+  int task, tasks, large;
   float *scratch; /* pe_cpu_scratch floats that no other thread uses meanwhile */
   bool again;     /* scratch is as another task of the same call has left it */
 } pe_cpu_share;
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
+enum { PE_CPU_US = 32768 }; /* multiply-adds of a core in about a microsecond */
 typedef struct pe_cpu_work {
   int64_t items; /* the largest useful number of tasks */
-  double cost;
+  double cost;   /* in multiply-adds */
 } pe_cpu_work;
 
 typedef struct pe_cpu_op {

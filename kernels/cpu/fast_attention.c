@@ -271,8 +271,8 @@ static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   }
 }
 
-/* A gathering with few keys takes 4 us, in which a core does this many multiply-adds. */
-static const double GATHERING_COST = 4 * 32768;
+/* Of a gathering with few keys. */
+static const double GATHERING_COST = 4 * PE_CPU_US;
 
 static pe_cpu_work attention_work(const pe_cpu_call *c) {
   const pe_attention_args *a = &c->args.attention;

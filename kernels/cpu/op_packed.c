@@ -3,7 +3,7 @@
  *
  * A value is rounded once for all products that read it; the rows of experts are rounded where they
  * are gathered. If the rows are few, every thread rounds all of them for itself (call->rounds):
- * this takes less time than waiting until one thread has. Columns are shared in whole panels. */
+ * this takes less time than waiting until one thread has. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/experts.h"
 
