@@ -124,19 +124,41 @@ function Tools:known(name)
   return self.by_name[name] ~= nil
 end
 
---- Calls fn with the schema of a parameter in each place that declares it, until it gives
---- something: in properties, and where $ref and allOf lead. o.steps bounds the walk.
-local function declared(schema, key, o, fn)
+local declared
+
+--- All types that the branches of a schema, of which one counts, declare for a parameter; nil if
+--- none does.
+local function declared_by_branches(schema, key, o)
+  local set
+  local function add(branch)
+    for name in pairs(declared(branch, key, o) or {}) do
+      set = set or {}
+      set[name] = true
+    end
+  end
+  for _, keyword in ipairs { "anyOf", "oneOf" } do
+    for _, branch in each(field(schema, keyword)) do add(branch) end
+  end
+  add(field(schema, "then"))
+  add(field(schema, "else"))
+  return set
+end
+
+--- The types of a parameter where a schema declares it: in properties, else where $ref and allOf
+--- lead, else in its branches. o.steps bounds the walk.
+function declared(schema, key, o)
   if type(schema) ~= "table" or o.steps == 0 then return nil end
   o.steps = o.steps - 1
   local property = field(field(schema, "properties"), key)
-  local found = type(property) == "table" and fn(property)
-    or declared(referred(field(schema, "$ref"), o.document), key, o, fn)
+  local found = type(property) == "table"
+    and types_of(property, { steps = STEPS, document = o.document })
+    or declared(referred(field(schema, "$ref"), o.document), key, o)
   if found then return found end
   for _, part in each(field(schema, "allOf")) do
-    found = declared(part, key, o, fn)
+    found = declared(part, key, o)
     if found then return found end
   end
+  return declared_by_branches(schema, key, o)
 end
 
 --- The types of a parameter, nil if the schema does not restrict them. Cached: a schema may be
@@ -149,11 +171,9 @@ function Tools:types(name, key)
     known = { document = resolve.document(schema), types = {} }
     self.found[schema] = known
   end
-  local types, document = known.types, known.document
+  local types = known.types
   if types[key] == nil then
-    types[key] = declared(schema, key, { steps = STEPS, document = document }, function(property)
-      return types_of(property, { steps = STEPS, document = document })
-    end) or false
+    types[key] = declared(schema, key, { steps = STEPS, document = known.document }) or false
   end
   return types[key] or nil
 end

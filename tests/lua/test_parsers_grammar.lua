@@ -194,6 +194,46 @@ local function trees_of(t, kind, tree, tokens)
   return count, inside
 end
 
+-- Schemas of two branches that give a parameter different types.
+local BRANCHES = {}
+for keyword, inner in pairs { anyOf = "%s", oneOf = '{"allOf": [%s]}' } do
+  BRANCHES[#BRANCHES + 1] = schema(([[{"%s": [%s, %s]}]]):format(keyword,
+    inner:format [[{"type": "object", "properties": {"kind": {"const": "name"},
+      "value": {"type": "string", "pattern": "^[a-z]{1,3}$"}}, "required": ["kind", "value"],
+      "additionalProperties": false}]],
+    inner:format [[{"type": "object", "properties": {"kind": {"const": "count"},
+      "value": {"type": "integer", "maximum": 99}, "exact": {"type": "boolean"}},
+      "required": ["kind", "value", "exact"], "additionalProperties": false}]]))
+end
+BRANCHES[#BRANCHES + 1] = schema [[{"type": "object", "properties": {
+  "kind": {"enum": ["name", "count"]}, "value": true, "exact": true},
+  "required": ["kind", "value"], "additionalProperties": false,
+  "if": {"properties": {"kind": {"const": "name"}}},
+  "then": {"properties": {"value": {"type": "string", "pattern": "^[a-z]{1,3}$"}}},
+  "else": {"properties": {"value": {"type": "integer", "maximum": 99},
+    "exact": {"type": "boolean"}}, "required": ["exact"]}}]]
+
+--- Random calls of a tool with such a schema: how many took each branch.
+local function branches_of(t, kind, given, tokens)
+  local format, seen = kind[1], { name = 0, count = 0 }
+  local list = { { name = "put", parameters = given } }
+  local g <close> = grammar_of(format, kind[2], { list = list,
+    tools = { { name = "put", schema = given } } })
+  for seed = 1, 10 * SEEDS do
+    if seen.name > 0 and seen.count > 0 then break end
+    local text = sentence(g, tokens, seed)
+    local r = text and parsers.parse(text, { format = format, tools = list, reasoning = "none" })
+    if r then
+      local what = ("%s: %q"):format(format, text)
+      t.eq(#r.calls, 1, what)
+      t.ok(fits("put", r.calls[1].arguments, given), what)
+      local branch = assert(json.decode(r.calls[1].arguments)).kind
+      seen[branch] = seen[branch] + 1
+    end
+  end
+  return seen
+end
+
 do -- what the first use of a tokenizer or a class of characters keeps is not a leak
   local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
   local g <close> = grammar_of("hermes", nil, {})
@@ -226,6 +266,16 @@ for _, kind in ipairs(KINDS) do
         local count, inside = trees_of(t, kind, tree, tokens)
         t.ok(count > 0 and inside > 0, ("%s: %d calls, %d trees inside: %s"):format(format, count,
           inside, json.encode(tree)))
+      end
+    end)
+
+  test(("%s calls a tool whose schema has branches%s"):format(format,
+    template and " with " .. template or ""), function(t)
+      local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
+      for _, given in ipairs(BRANCHES) do
+        local seen = branches_of(t, kind, given, tokens)
+        t.ok(seen.name > 0 and seen.count > 0, ("%s: %d and %d calls of the branches of %s"):format(
+          format, seen.name, seen.count, json.encode(given)))
       end
     end)
 
