@@ -170,6 +170,7 @@ NEAR = [
                           "lua:test_examples_hooks lua:test_parsers"),
     ("scripts/cmd", "lua:test_commands lua:test_limits sh:cli sh:commands sh:models sh:render "
                     "lua:test_lib"),
+    ("scripts/lib/folder", "lua:test_responses_disk lua:test_tenants lua:test_serve_parts"),
     ("scripts/lib", "lua:test_lib lua:test_lib_units lua:test_commands lua:test_async "
                     "lua:test_batch lua:test_scripts lua:test_chat lua:test_api lua:test_serve "
                     "sh:cli "
@@ -202,14 +203,15 @@ C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\
 C_DECLARATION = re.compile(r"^\s+[\w ]+[ *]+[\w\[\]]+(, [\w*\[\], ]+)?;\s*$")
 LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)"
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
-# if (a < b) a = b, and if (b < a) a = b: the same with <=.
-CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)")
+# if (a < b) a = b, if (b < a) a = b, and a < b ? a : b: the same with <=.
+CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)|"
+                   r"(\w+) [<>]=? (\w+) \? (?:\3 : \4|\4 : \3)\b")
 # The last group may change: a larger block of zeros, more room in a new table, more user values, a
 # plain search for a text without magic characters, how often a loop looks at the clock, how
 # negative the result of a comparison is, a number that means true, how much of a pipe is read at
 # once, room on Lua's stack beyond the 20 places that are always there, what an output holds before
-# a call sets it, a size that no memory has, the step of a range of one character, and how much is
-# done at a time.
+# a call sets it, a size that no memory has, the step of a range of one character, how often a
+# poll looks, how much room a text has, and how much is done at a time.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -225,6 +227,8 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"pe_(?:value|param) [^;\n]*\b(?:v|out) = -(1)\b"),
         re.compile(r" ([<>]=?) SIZE_MAX\b"),
         re.compile(r"\{ (0x\w+), \1, (1), "),
+        re.compile(r"\bPOLL_MS = (\d+)"),
+        re.compile(r"\bPE_\w+_TEXT = (\d+)"),
         re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
                    r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
                    r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PER_TASK|PIECE|PLAIN_STRIP|QUERIES|ROUNDS|"
@@ -233,7 +237,8 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
 # Functions that change nothing but speed or memory: into how many tasks an op is split, which
 # memory is requested ahead of time, where a search begins. Calls of hints are not drawn either.
 SPEED = re.compile(r"(?m)^(?:(?:static )?pe_cpu_work \w+|static double \w+_reads|"
-                   r"(?:\w+ )+(?:prefetch\w*|ask_for|ask_of|take_sample|guess))\([^;{}]*\) \{"
+                   r"(?:\w+ )+(?:prefetch\w*|ask_for|ask_of|take_sample|guess|"
+                   r"pe_cpu_product_unit))\([^;{}]*\) \{"
                    r"(?:.*\}$|[\s\S]*?^\})|"
                    r"^.*\b(?:__builtin_prefetch|prefetch\w*|ask_for|pe_\w+_(?:forget|large_pages))"
                    r"\(.*;$")

@@ -333,6 +333,30 @@ static void test_peek(void) {
   }
 }
 
+/* A step looks for some of a long queue only, the next step for others. */
+static void test_peek_many(void) {
+  enum { WAITING = 70 }; /* more than one step looks for */
+  if (!model_open(&m, DENSE, 1)) return;
+  pe_batch_options o = options();
+  pe_error err;
+  pe_request r = request(11, 3);
+  pe_seq_info info[WAITING + 1];
+  pe_seq_id first, last = 0;
+  o.prefix.budget = 1 << 20;
+  if (!batch_open(&o)) return;
+  first = add(&r);
+  for (int i = 0; i < WAITING; i++) last = add(&r);
+  for (int i = 0; i < 20 && !answers[first].finish; i++) {
+    int32_t ran;
+    CHECK_OK(pe_batch_step(b, &(pe_grant){first, 100}, 1, &ran, &err), err);
+    collect();
+  }
+  for (int i = 0; i < 2; i++) CHECK_INT(pe_batch_sequences(b, info, WAITING + 1), WAITING);
+  CHECK_INT(info[WAITING - 1].id, last);
+  for (int i = 0; i < WAITING; i++) CHECK_INT(info[i].cached, 10);
+  batch_close(), model_close(&m);
+}
+
 static const check_test tests[] = {
     {"stop strings", test_stop_strings},
     {"cancelled text", test_cancelled_text},
@@ -345,5 +369,6 @@ static const check_test tests[] = {
     {"trim", test_trim},
     {"bias and logits", test_bias_and_logits},
     {"peek", test_peek},
+    {"peek at a long queue", test_peek_many},
 };
 CHECK_MAIN("batch_seqs", tests)

@@ -385,6 +385,16 @@ static void patches_refuse(void) {
   pe_patch_layout l = qwen;
   l.order = PE_PATCH_YXC;
   CHECK_FAILS(pe_patches_grid(&l, 8, 4, 1, &g, &err), PE_EARG, err, "one frame");
+  const pe_patch_layout pixel = {.patch_width = 1,
+                                 .patch_height = 1,
+                                 .merge = 1,
+                                 .frames = 1,
+                                 .x = 7,
+                                 .y = 3,
+                                 .width = 1,
+                                 .height = 1};
+  CHECK_OK(pe_patches_grid(&pixel, 8, 4, 1, &g, &err), err);
+  CHECK(g.rows == 1 && g.columns == 1);
   pe_image frames[2] = {noise(8, 4, 1), noise(4, 4, 2)};
   float out[400];
   CHECK_FAILS(pe_patches(&qwen, frames, 2, out, &err), PE_ESHAPE, err, "frame 2 has 4 x 4");

@@ -333,7 +333,7 @@ local function new_stderr(kind, takes)
     new_timer = function()
       local timer = {}
       function timer:start(ms, again, fn)
-        self.ms, self.again, self.fn = ms, again, fn
+        self.ms, self.again, self.fn, self.fresh = ms, again, fn, seen.fresh
         seen.timers[#seen.timers + 1] = self
       end
       function timer:unref() self.unrefed = true end
@@ -341,7 +341,7 @@ local function new_stderr(kind, takes)
       function timer:is_closing() return self.is_closed end
       return timer
     end,
-    update_time = function() end,
+    update_time = function() seen.fresh = true end,
   }
   local env = setmetatable({ require = function() return fake end }, { __index = _G })
   local chunk = assert(load(perigee.sys.script "lib/stderr.lua", "@stderr", "t", env))
@@ -366,7 +366,7 @@ test("stderr: a pipe takes what it can, the rest waits", function(t)
   t.eq({ seen.writes, #seen.timers }, { 2, 1 })
   local ended = 0
   stderr.close(function() ended = ended + 1 end)
-  t.eq({ ended, seen.timers[2].ms }, { 0, 1000 })
+  t.eq({ ended, seen.timers[2].ms, seen.timers[2].fresh }, { 0, 1000, true })
   seen.timers[1].fn() -- still full
   t.eq({ seen.timers[1].is_closed, #seen.timers, seen.written }, { true, 3, "abcde" })
   room = 100

@@ -63,6 +63,21 @@ test("a version serves until the next one is complete", function(t)
   t.eq({ scripts:status().stale, scripts:status().error, gauges.stale }, { false, nil, 0 })
 end)
 
+test("timers of scripts that a reload keeps run on", function(t)
+  local function every(seconds)
+    return ("require 'perigee'.every(%d, function() end) return {}"):format(seconds)
+  end
+  local app <close> = open { ["hooks/tick.lua"] = every(3600), ["hooks/mine.lua"] = "return {}" }
+  local function handle() return app.scripts:current().by_name.tick.timers[1].handle end
+  local first = handle()
+  app.write("hooks/mine.lua", "return { version = 2 }")
+  assert(app.scripts:reload())
+  t.eq({ handle() == first, first:is_closing() }, { true, false })
+  app.write("hooks/tick.lua", every(1800))
+  assert(app.scripts:reload())
+  t.eq({ handle() == first, first:is_closing() }, { false, true })
+end)
+
 test("a reload inside a task lets the loop turn, the first load does not", function(t)
   local files = { ["hooks/a.lua"] = "return {}", ["hooks/b.lua"] = "return {}" }
   local began, loaded

@@ -194,7 +194,7 @@ printf '1\n:quit\n2\n' >"$T/in"; try "repl quits on a file" 0 repl; out_is 1; no
 name="repl on a terminal"
 PTY=$T/pty
 if ! ${CC:-cc} -O1 -o "$PTY" tests/sh/pty.c 2>"$T/err"; then skip "no C compiler"
-elif ! "$PTY" /bin/sh </dev/null 2>"$T/err"; then skip "no pseudo-terminals here (5 dialogues)"
+elif ! "$PTY" /bin/sh </dev/null 2>"$T/err"; then skip "no pseudo-terminals here (6 dialogues)"
 else
   # dialogue NAME: a script for pty on stdin.
   dialogue() {
@@ -238,6 +238,12 @@ PTY
   if grep -qxF '40+2' "$T/state/perigee/history"; then ok; else bad "no history was saved"; fi
   if [ "$(sort "$T/state/perigee/history" | uniq -d)" = "" ]; then ok
   else bad "the history has duplicates"; fi
+  name="terminal: lines from a pipe"
+  if TERM=xterm "$PTY" /bin/sh -c 'echo 40+2 | "$0" repl' "$P" >"$T/out" <<'PTY'
+expect 42\r\n
+end 0
+PTY
+  then ok; else bad "the dialogue failed"; fi
   dialogue "a paste of several lines" <<'PTY'
 expect pe>
 send \e[200~a = 1\nb = 2\e[201~\r
