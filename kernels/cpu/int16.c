@@ -66,7 +66,8 @@ int32_t pe_int16_code(const pe_int16_rows *x, int32_t row, int64_t col) {
   else
     at += (col / 8 * n + r) * 16 + bytes[col % 8], low = at + 8;
   const int32_t high = x->layout == PE_INT16_BIASED ? *at - 128 : (int8_t)*at;
-  return 256 * high + (x->layout == PE_INT16_SIGNED ? (int8_t)*low : *low);
+  const bool is_signed = x->layout == PE_INT16_SIGNED || x->layout == PE_INT16_TILES;
+  return 256 * high + (is_signed ? (int8_t)*low : *low);
 }
 
 /* ---- choice ---------------------------------------------------------------------------------- */

@@ -7,18 +7,26 @@
  *   rows x group (low)  . group x 16 = rows x 16 integers   -> float, scaled, added
  *
  * Codes minus their offset fit into a signed byte; only affine codes of 8 bits, whose offset is 0,
- * are taken as unsigned. So no sum needs a correction. High bytes are signed, low ones unsigned:
- * the sums are at most 64 * 128 * 255 and 64 * 255 * 255.
+ * are taken as unsigned. So no sum needs a correction. The bytes of both planes are signed: the
+ * sums are at most 64 * 128 * 255.
  *
  * Sums leave the tile registers through memory. The three stages of a group, its products, storing
  * and scaling, run one group apart, so that the core overlaps them: each uses a unit of its own.
- * They go on from one job to the next, a job being one tile of rows and one panel:
+ * They go on from one job to the next, a job being one tile of rows and one panel, or half a tile
+ * and two:
  *
  *   products   a0 a1 a2 a3 a4 a5 b0 b1 b2 b3 ...        jobs a and b of six groups each
  *   storing          a0 a1 a2 a3 a4 a5 b0 b1 ...
  *   scaling             a0 a1 a2 a3 a4 a5 b0 ...        between a5 and b0 acc changes */
 
 #include "kernels/cpu/tile_ops.h"
+
+/* gcc keeps acc in registers only if it unrolls all loops over rows early. */
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
@@ -35,7 +43,7 @@ ALWAYS void put_bytes(vi v, uint8_t *out) {
 ALWAYS void put_unit(const vi *v, int n, int16_t *codes) {
   uint8_t *high = (uint8_t *)codes, *low = high + n * UNIT;
   for (int i = 0; i < UNIT / W; i++) {
-    put_bytes(v[i] >> 8, high + i * W);
+    put_bytes((v[i] + 128) >> 8, high + i * W);
     put_bytes(v[i], low + i * W);
   }
 }
@@ -44,15 +52,20 @@ ALWAYS void put_unit(const vi *v, int n, int16_t *codes) {
 
 typedef uint8_t bytes64 __attribute__((vector_size(64)));
 
-ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, uint8_t *out, const form f) {
+/* UNIT columns of a chunk from `col` on. */
+ALWAYS void unpack_unit(const pe_pack *w, const uint8_t *chunk, int col, uint8_t *out,
+                        const form f) {
   const vu levels = f.levels ? level_table(w) : (vu){0};
-  const uint8_t *upper = chunk + w->upper_at;
+  const uint8_t *base = chunk + col * 2 * f.base, *upper = chunk + w->upper_at + col * 2 * f.upper;
   const uint8_t offset = (uint8_t)w->offset;
-  for (int i = 0; i < w->chunk / 8; i += 4)
-    for (int j = 2 * i; j < 2 * i + 8; j++) {
-      bytes64 v = (bytes64)bytes_of(chunk, upper, levels, j / 2, j % 2, 0, f) - offset;
-      memcpy(out + j * 64, &v, sizeof v);
-    }
+  UNROLL for (int j = 0; j < UNIT / 4; j++) {
+    const bytes64 v = (bytes64)bytes_of(base, upper, levels, j / 2, j % 2, 0, f) - offset;
+    memcpy(out + 64 * j, &v, sizeof v);
+  }
+}
+
+ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, uint8_t *out, const form f) {
+  for (int col = 0; col < w->chunk; col += UNIT) unpack_unit(w, chunk, col, out + col * LANES, f);
 }
 
 #define DEFINE_UNPACK(name)                                                                        \
@@ -79,18 +92,21 @@ static void unpack_codes(const pe_pack *w, const uint8_t *chunk, int64_t cols,
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Registers: two times the sums of both planes, so that one pair is stored while the other one is
- * computed; both planes of the activations; the weights. */
-enum { SUMS = 0, HIGH = 4, LOW = 5, WEIGHTS = 6 };
+/* A step makes two products of a group. Of up to HALF rows both planes lie in one tile, and it is
+ * multiplied by the weights of two panels; of more, each plane by those of one panel. */
+enum { HALF = PE_TILE / 2 };
 
-/* The sums of one group. */
-typedef struct stored_sums {
-  int32_t high[PE_TILE][LANES], low[PE_TILE][LANES];
+/* Registers: two times the sums of both products, so that one pair is stored while the other one is
+ * computed; the operands. */
+enum { SUMS = 0, ROWS = 4, OTHER_ROWS = 5, OTHER_WEIGHTS = 5, WEIGHTS = 6 };
+
+typedef struct stored_sums { /* of one group: the two products */
+  int32_t of[2][PE_TILE][LANES];
 } __attribute__((aligned(64))) stored_sums;
 
 typedef struct job {
-  const uint8_t *x, *w;   /* codes of the tile of rows and of the panel */
-  const float *scale, *s; /* their scales */
+  const uint8_t *x, *w[2];   /* codes of the tile of rows, and of one panel or two */
+  const float *scale, *s[2]; /* their scales */
   int groups, rows;
 } job;
 
@@ -98,36 +114,34 @@ typedef struct job {
  * a step without a group repeats the last one, and its sums are not used. */
 ALWAYS int steps_of(const job *j) { return j->groups < 4 ? 4 : (j->groups + 1) / 2 * 2; }
 
-/* The operands of group g, and a product with one plane of them. */
-ALWAYS void load_weights(const task *t, const job *j, int g) {
-  tile_load(WEIGHTS, j->w + g * t->act * LANES, 64);
+/* The operands of product k of group g that the product before it did not have, and the product. */
+ALWAYS void load_weights(const task *t, const job *j, int g, const int k) {
+  tile_load(k ? OTHER_WEIGHTS : WEIGHTS, j->w[k] + g * t->act * LANES, 64);
 }
-ALWAYS void load_plane(const task *t, const job *j, int g, const int plane) {
+ALWAYS void load_rows(const task *t, const job *j, int g, const int plane) {
   const int col = g * t->act, size = j->rows * UNIT;
-  tile_load(plane, j->x + col / UNIT * size * 2 + col % UNIT + (plane == LOW ? size : 0), UNIT);
+  tile_load(plane ? OTHER_ROWS : ROWS, j->x + col / UNIT * size * 2 + col % UNIT + plane * size,
+            UNIT);
 }
-ALWAYS void multiply_plane(const task *t, const int to, const int plane) {
-  tile_clear(to);
-  if (t->narrow && plane == HIGH) tile_dot_ss(to, plane, WEIGHTS);
-  if (t->narrow && plane == LOW) tile_dot_us(to, plane, WEIGHTS);
-  if (!t->narrow && plane == HIGH) tile_dot_su(to, plane, WEIGHTS);
-  if (!t->narrow && plane == LOW) tile_dot_uu(to, plane, WEIGHTS);
+ALWAYS void multiply(const task *t, const int to, const int k, const bool half) {
+  tile_clear(to + k);
+  const int rows = half || !k ? ROWS : OTHER_ROWS, weights = half && k ? OTHER_WEIGHTS : WEIGHTS;
+  if (t->narrow)
+    tile_dot_ss(to + k, rows, weights);
+  else
+    tile_dot_su(to + k, rows, weights);
 }
 
-/* gcc keeps acc in registers only if it unrolls all loops over rows early. */
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-/* Scales and adds the sums of group g: of R rows those from first / 16 to end / 16. */
+/* Scales and adds sums of group g: of R those from first / 16 to end / 16. */
 ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TILE], const int first,
-                     const int end, const int R) {
-  const vf s = load(j->s + g * LANES);
+                     const int end, const int R, const bool half) {
+  const float *scale = j->scale + g * j->rows;
   UNROLL for (int r = first * R / 16; r < end * R / 16; r++) {
-    const vi d = (vi)(load_words(from->high[r]) << 8) + (vi)load_words(from->low[r]);
-    acc[r] = fma_(s * splat(j->scale[g * j->rows + r]), to_floats(d), acc[r]);
+    const int c = half ? r / HALF : 0, row = half ? r % HALF : r;
+    const vu high = load_words(from->of[c][row]);
+    const vu low = load_words(half ? from->of[c][j->rows + row] : from->of[1][row]);
+    const vf s = load(j->s[c] + g * LANES);
+    acc[r] = fma_(s * splat(scale[row]), to_floats((vi)((high << 8) + low)), acc[r]);
   }
 }
 
@@ -136,44 +150,53 @@ ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TIL
  * to `get` a step ago, is scaled in between. Measured from the first- and second-level cache: 0.80
  * of the time that the same work takes stage by stage. */
 ALWAYS void step(const task *t, const job *j, int g, const job *past, int h, const int to,
-                 stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R) {
-  load_weights(t, j, g);
-  add_some(past, h, get, acc, 0, 3, R);
-  load_plane(t, j, g, HIGH);
-  add_some(past, h, get, acc, 3, 5, R);
-  tile_store(to, put->high, 64), multiply_plane(t, to, HIGH);
-  add_some(past, h, get, acc, 5, 9, R);
-  load_plane(t, j, g, LOW);
-  add_some(past, h, get, acc, 9, 12, R);
-  tile_store(to + 1, put->low, 64), multiply_plane(t, to + 1, LOW);
-  add_some(past, h, get, acc, 12, 16, R);
+                 stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R,
+                 const bool half) {
+  load_weights(t, j, g, 0);
+  add_some(past, h, get, acc, 0, 3, R, half);
+  load_rows(t, j, g, 0);
+  add_some(past, h, get, acc, 3, 5, R, half);
+  tile_store(to, put->of[0], 64), multiply(t, to, 0, half);
+  add_some(past, h, get, acc, 5, 9, R, half);
+  if (half)
+    load_weights(t, j, g, 1);
+  else
+    load_rows(t, j, g, 1);
+  add_some(past, h, get, acc, 9, 12, R, half);
+  tile_store(to + 1, put->of[1], 64), multiply(t, to, 1, half);
+  add_some(past, h, get, acc, 12, 16, R, half);
 }
 
 enum { EVEN = SUMS, ODD = SUMS + 2 };
 
 ALWAYS void keep(stored_sums *s, const int from) {
-  tile_store(from, s->high, 64), tile_store(from + 1, s->low, 64);
+  tile_store(from, s->of[0], 64), tile_store(from + 1, s->of[1], 64);
 }
 
 /* A step at one end of a job: g may be past the last group, and `past` may have no group h. */
 ALWAYS void edge_step(const task *t, const job *j, int g, const job *past, int h, const int to,
-                      stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R) {
+                      stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R,
+                      const bool half) {
   g = g < j->groups ? g : j->groups - 1;
   if (h < past->groups) {
-    step(t, j, g, past, h, to, put, get, acc, R);
+    step(t, j, g, past, h, to, put, get, acc, R, half);
     return;
   }
-  load_weights(t, j, g), load_plane(t, j, g, HIGH), load_plane(t, j, g, LOW);
-  keep(put, to), multiply_plane(t, to, HIGH), multiply_plane(t, to + 1, LOW);
+  load_weights(t, j, g, 0), load_rows(t, j, g, 0);
+  if (half)
+    load_weights(t, j, g, 1);
+  else
+    load_rows(t, j, g, 1);
+  keep(put, to), multiply(t, to, 0, half), multiply(t, to, 1, half);
 }
 
 /* The last three steps of a job after which there is none. */
-ALWAYS void drain(const job *j, stored_sums s[2], vf acc[PE_TILE], const int R) {
+ALWAYS void drain(const job *j, stored_sums s[2], vf acc[PE_TILE], const int R, const bool half) {
   const int n = steps_of(j);
-  if (n - 3 < j->groups) add_some(j, n - 3, &s[1], acc, 0, 16, R);
+  if (n - 3 < j->groups) add_some(j, n - 3, &s[1], acc, 0, 16, R, half);
   keep(&s[0], EVEN), keep(&s[1], ODD);
-  if (n - 2 < j->groups) add_some(j, n - 2, &s[0], acc, 0, 16, R);
-  if (n - 1 < j->groups) add_some(j, n - 1, &s[1], acc, 0, 16, R);
+  if (n - 2 < j->groups) add_some(j, n - 2, &s[0], acc, 0, 16, R, half);
+  if (n - 1 < j->groups) add_some(j, n - 1, &s[1], acc, 0, 16, R, half);
 }
 
 ALWAYS void load_acc(const float *from, int step, vf acc[PE_TILE], const int R) {
@@ -188,9 +211,9 @@ ALWAYS void store_acc(float *to, int step, const vf acc[PE_TILE], const int R) {
 /* Job i is tile i / C and panel i % C. */
 ALWAYS job job_at(const task *t, int i, const int R, const int C) {
   return (job){.x = (const uint8_t *)(t->x.codes + i / C * t->next_codes),
-               .w = (const uint8_t *)t->block->codes[i % C],
+               .w = {(const uint8_t *)t->block->codes[i % C]},
                .scale = t->x.scale + i / C * t->next_scales,
-               .s = t->block->s[i % C],
+               .s = {t->block->s[i % C]},
                .groups = t->groups,
                .rows = R};
 }
@@ -205,19 +228,19 @@ ALWAYS void run_jobs(const task *t, const int R, const int C) {
   for (int i = 0; i < t->tiles * C; i++, past = j) {
     j = job_at(t, i, R, C);
     const int n = steps_of(&j);
-    edge_step(t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R);
-    edge_step(t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R);
-    edge_step(t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R);
+    edge_step(t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R, false);
+    edge_step(t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R, false);
+    edge_step(t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R, false);
     if (i) store_acc(sums_of(t->acc, i - 1, R, C), C * LANES, acc, R);
     load_acc(sums_of(t->acc, i, R, C), C * LANES, acc, R);
     int g = 3;
     for (; g + 1 < n; g += 2) {
-      step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
-      step(t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R);
+      step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, false);
+      step(t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R, false);
     }
-    edge_step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R);
+    edge_step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, false);
   }
-  drain(&past, s, acc, R);
+  drain(&past, s, acc, R, false);
   store_acc(sums_of(t->acc, t->tiles * C - 1, R, C), C * LANES, acc, R);
 }
 
@@ -240,13 +263,16 @@ ALWAYS void tile(const task *t, const int R, const int C) {
 }
 
 /* All tiles are configured for the largest number of rows: smaller ones read a row of the codes or
- * scales behind them and ignore its sums. */
+ * scales after them and ignore its sums. */
 static void configure(const pe_int16_product *o) {
-  const uint8_t rows = (uint8_t)pe_int16_tile_at(o->x, 0).rows;
+  const int rows = pe_int16_tile_at(o->x, 0).rows;
+  const bool half = o->x->rows <= HALF;
   const uint16_t act = (uint16_t)o->x->act;
+  const uint8_t words = (uint8_t)(act / 4), lines = (uint8_t)(half ? 2 * rows : rows);
   tile_config c = {.palette = 1};
-  for (int i = 0; i < 4; i++) c.rows[SUMS + i] = rows, c.row_bytes[SUMS + i] = 64;
-  c.rows[HIGH] = c.rows[LOW] = rows, c.row_bytes[HIGH] = c.row_bytes[LOW] = act;
-  c.rows[WEIGHTS] = (uint8_t)(act / 4), c.row_bytes[WEIGHTS] = 64;
+  for (int i = 0; i < 4; i++) c.rows[SUMS + i] = lines, c.row_bytes[SUMS + i] = 64;
+  c.rows[ROWS] = lines, c.row_bytes[ROWS] = act;
+  c.rows[WEIGHTS] = words, c.row_bytes[WEIGHTS] = 64;
+  c.rows[OTHER_ROWS] = half ? words : lines, c.row_bytes[OTHER_ROWS] = half ? 64 : act;
   tile_configure(&c);
 }

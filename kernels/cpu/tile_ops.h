@@ -37,18 +37,12 @@ TILE_OP void tile_store(const int tile, void *p, int64_t step) {
 TILE_OP void tile_dot(const int to, const int a, const int b) {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
 }
-/* to += a . b, fours of bytes; a is signed or not, and so is b */
+/* to += a . b, fours of bytes; a is signed, b is or is not */
 TILE_OP void tile_dot_ss(const int to, const int a, const int b) {
   __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
 }
-TILE_OP void tile_dot_us(const int to, const int a, const int b) {
-  __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
-}
 TILE_OP void tile_dot_su(const int to, const int a, const int b) {
   __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
-}
-TILE_OP void tile_dot_uu(const int to, const int a, const int b) {
-  __asm__ volatile("tdpbuud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
 }
 
 #endif
