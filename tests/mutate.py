@@ -211,7 +211,8 @@ CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(
 # negative the result of a comparison is, a number that means true, how much of a pipe is read at
 # once, room on Lua's stack beyond the 20 places that are always there, what an output holds before
 # a call sets it, a size that no memory has, the step of a range of one character, how often a
-# poll looks, how much room a text has, and how much is done at a time.
+# poll looks, the size of an element or an array, how much room a text has, and how much is done at
+# a time.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -228,6 +229,8 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r" ([<>]=?) SIZE_MAX\b"),
         re.compile(r"\{ (0x\w+), \1, (1), "),
         re.compile(r"\bPOLL_MS = (\d+)"),
+        re.compile(r"calloc\([^;\n]*, (\d)\)"),
+        re.compile(r"(?m)^ +(?:const |static )*[a-z]\w* \**\w+\[(\d+)\](?= =|[;,])"),
         re.compile(r"\bPE_\w+_TEXT = (\d+)"),
         re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
                    r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
@@ -281,6 +284,8 @@ def candidates(path, plain, text):
         for m in re.finditer(pattern, plain):
             line = plain[plain.rfind("\n", 0, m.start()) + 1:plain.find("\n", m.end()) + 1]
             if m.group(0)[0] in "<>" and CLAMP.search(line):
+                continue
+            if m.group(0).startswith("if") and "free(" in line:
                 continue
             if any(first <= m.start() < last for first, last in same):
                 continue

@@ -52,6 +52,8 @@ static void gbnf(void) {
       {"root ::= \"a\"{2}", "aaa", DEAD},
       {"root ::= \"a\"{2,}", "aaaa", WHOLE},
       {"root ::= \"a\"{ , 2 }", "aa", WHOLE},
+      {"root ::= \"a\"{ 1 , 2 }", "aa", WHOLE},
+      {"root ::= \"a\"{ 2 }", "aa", WHOLE},
       {"root ::= x{2,3}\nx ::= \"(\" x? \")\"", "()(())", WHOLE},
       {"root ::= x{2,3}\nx ::= \"(\" x? \")\"", "()()()(", DEAD},
       {"root ::= x{2,3}\nx ::= \"(\" x? \")\"", "()", PART},

@@ -46,6 +46,21 @@ static void test_folding(void) {
   close_graph();
 }
 
+/* Without groups all experts are one, also an odd number of them. */
+static void test_route(void) {
+  open_graph();
+  pe_error err;
+  pe_param table = -1;
+  pe_value x = -1, route = -1;
+  const pe_route_args args = {.kind = PE_ROUTE_SOFTMAX, .chosen = 2, .scale = 1};
+  CHECK_OK(pe_graph_param(graph, "model.embed_tokens.weight", &table, &err), err);
+  CHECK_OK(pe_graph_embed(graph, table, 1, &x, &err), err);
+  CHECK_OK(pe_graph_slice(graph, x, false, 0, 3, &x, &err), err);
+  CHECK_OK(pe_graph_route(graph, x, -1, -1, &args, &route, &err), err);
+  CHECK_INT(pe_graph_node(graph, route)->args.route.groups, 1);
+  close_graph();
+}
+
 /* A view of a constant is a constant of another shape that begins where the view begins. */
 static void test_views(void) {
   open_graph();
@@ -105,9 +120,8 @@ static void test_names(void) {
 }
 
 static const check_test tests[] = {
-    {"maps of constants", test_folding},
-    {"views of constants", test_views},
-    {"constants and heads", test_repetition},
-    {"names in errors", test_names},
+    {"maps of constants", test_folding},      {"views of constants", test_views},
+    {"constants and heads", test_repetition}, {"names in errors", test_names},
+    {"experts without groups", test_route},
 };
 CHECK_MAIN("graph", tests)

@@ -244,6 +244,19 @@ static void truncated(void) {
   }
 }
 
+/* Any number of bytes 0xff may stand before a marker, also after the data. */
+static void filled(void) {
+  pe_buffer *b = file_bytes("tests/images/jpeg_420.jpg");
+  const size_t n = b->size;
+  uint8_t *longer = malloc(n + 1);
+  CHECK(n > 2 && b->data[n - 2] == 0xff && b->data[n - 1] == 0xd9);
+  memcpy(longer, b->data, n - 1), longer[n - 1] = 0xff, longer[n] = 0xd9;
+  pe_image_info info;
+  pe_error err;
+  CHECK_OK(pe_image_probe(longer, n + 1, &roomy, &info, &err), err);
+  free(longer), pe_buffer_release(b);
+}
+
 static void no_pictures(void) {
   static const struct {
     const char *bytes;
@@ -314,6 +327,7 @@ static const check_test tests[] = {
     {"the header promises enough memory", memory_is_promised},
     {"a bomb behind a small header", bomb_of_data},
     {"truncated files are errors", truncated},
+    {"fill bytes", filled},
     {"files that are not pictures", no_pictures},
     {"changed bytes", flipped},
     {"one hash in every lossless format", one_hash},

@@ -283,6 +283,18 @@ test("known roles and part types are trusted", function(t)
   t.eq(shown("{% for m in messages %}<|{{ m.role }}|>{% endfor %}", vars),
     "<|user|><|«endoftext»|>")
   t.eq(shown("{{ messages[0].content[1].type }}", vars), "image")
+  for key, words in pairs {
+    role = { "system", "user", "assistant", "tool", "developer", "model", "ipython", "observation",
+      "function", "tool_call", "tool_response", "latest_reminder" },
+    type = { "text", "image", "image_url", "video", "audio", "input_text", "input_audio",
+      "input_image", "thinking", "reasoning", "function" },
+  } do
+    for _, word in ipairs(words) do
+      local message = json.object { { key, word }, { "content", word } }
+      t.eq(shown(("{{ m.%s }}{{ m.content }}"):format(key), { m = message }),
+        ("%s«%s»"):format(word, word))
+    end
+  end
 end)
 
 test("special tokens of the model are trusted, the same name in a request is not", function(t)

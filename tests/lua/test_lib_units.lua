@@ -210,8 +210,9 @@ end)
 test("a command fails with one line", function(t)
   local out = {}
   t.patch(io, "stderr", { write = function(_, ...) out[#out + 1] = table.concat { ... } end })
+  t.patch(io, "stdout", { flush = function() out[#out + 1] = "flushed" end })
   local status = command.fail(command.USAGE, "here", perigee.error("io", "a \n  b\nc"))
-  t.eq({ status, out }, { 2, { "perigee: here: a; b; c\n" } })
+  t.eq({ status, out }, { 2, { "flushed", "perigee: here: a; b; c\n" } })
 end)
 
 test("what this build cannot compute", function(t)
