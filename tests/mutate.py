@@ -45,13 +45,19 @@ NEEDS = [(re.compile(r"_amx\.o$|/amx16_tiles\.o$"), "amx_tile"), (re.compile(r"_
 # Suites named after the file, or that include or require it, come before all of them.
 TEXT = "c:tokenizer c:tokenizer_gguf c:tokenizer_trust c:tokenizer_life lua:test_tokenizer"
 SERVE = "lua:test_gate lua:test_serve_parts lua:test_api lua:test_api_fields lua:test_serve"
-MODELS = "lua:test_models lua:test_caches sh:models"
+MODELS = "lua:test_models lua:test_caches lua:test_moonlet sh:models"
 PICTURES = ("lua:test_vision_lua lua:test_vision lua:test_pictures lua:test_features "
             "lua:test_eval_pictures lua:test_model_pictures")
-METAL = "c:metal_host c:metal_batch sh:metal lua:test_doctor"
+METAL = "c:metal_host c:metal_batch sh:metal lua:test_doctor lua:test_tiles"
 GRAMMAR = ("c:rex c:grammar c:matcher c:tokmask c:pattern c:constraint lua:test_grammar "
-           "lua:test_schema lua:test_schema_objects lua:test_schema_refused lua:test_constraints "
-           "lua:test_structured lua:test_parsers_grammar")
+           "lua:test_schema lua:test_schema_objects lua:test_schema_refused "
+           "lua:test_schema_relaxed lua:test_constraints lua:test_structured "
+           "lua:test_parsers_grammar")
+ANSWERS = ("lua:test_messages lua:test_messages_blocks lua:test_responses "
+           "lua:test_responses_fields lua:test_responses_units lua:test_responses_kept "
+           "lua:test_responses_disk "
+           "lua:test_answer_order lua:test_stops lua:test_budget lua:test_truncate "
+           "lua:test_dialects lua:test_allowed lua:test_agents")
 FAST = "c:int16 c:plain_fast c:packed c:fast_attention c:program "
 NEAR = [
     ("kernels/cpu/op_tower", "c:tower " + PICTURES),
@@ -64,31 +70,34 @@ NEAR = [
     ("runtime/text", TEXT + " c:regex c:normalizer c:pretokenizer c:detokenizer c:stop c:unicode "
                             "lua:test_batch lua:test_patterns"),
     ("runtime/weights", MODELS + " c:safetensors c:gguf c:weights c:program c:memory "
-                                 "lua:test_weights lua:test_resident"),
+                                 "lua:test_weights lua:test_resident c:fault"),
     ("runtime/graph/graph_tower", "c:tower " + PICTURES),
     ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device lua:test_vision"),
-    ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
+    ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:media c:memory "
+                      "c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
     ("runtime/device/metal", METAL),
     ("runtime/device/tower", "c:tower " + PICTURES),
     ("runtime/image", "c:image c:image_child c:image_decode lua:test_image lua:test_media "
                       "lua:test_processors"),
     ("runtime/device", MODELS + " c:device c:layout c:plan c:pool c:seq c:program c:memory "
-                                "lua:test_profile lua:test_batch_models"),
+                                "c:backend c:profile lua:test_profile lua:test_batch_models"),
     ("runtime/batch/tower_queue", "c:tower " + PICTURES),
     ("runtime/batch/constraint", "c:batch_constraint " + GRAMMAR),
-    ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:worker c:crew "
+    ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:worker c:worker_files "
+                      "c:worker_view c:backend c:media c:crew "
                       "c:batch_random lua:test_batch lua:test_core lua:test_hooks lua:test_best "
                       "lua:test_engine_lines "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
     ("runtime/grammar", GRAMMAR),
     ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor lua:test_tensor_values"),
     ("runtime/json_tape", "lua:test_bytes lua:test_json lua:test_api_fields"),
-    ("runtime", "c:base c:json c:machine c:pool c:memory c:device lua:test_json c:tokenizer "
+    ("runtime", "c:base c:json c:machine c:pool c:seal c:fault c:memory c:device lua:test_json "
+                "c:tokenizer "
                 "c:batch c:safetensors c:prefix_disk lua:test_models sh:cli"),
     ("lua/main", "sh:cli lua:test_image lua:test_media"),
-    ("lua/l_grammar", GRAMMAR + " lua:test_results"),
-    ("lua/l_rules", GRAMMAR + " lua:test_results"),
+    ("lua/l_grammar", GRAMMAR),
+    ("lua/l_rules", GRAMMAR),
     ("lua/l_host", "lua:test_host lua:test_bind lua:test_results lua:test_door lua:test_hooks "
                    "lua:test_best"),
     ("lua/l_decoder", "lua:test_image lua:test_media"),
@@ -96,33 +105,33 @@ NEAR = [
     ("lua/l_media", PICTURES),
     ("lua/l_tower", "lua:test_graph " + PICTURES),
     ("lua/l_graph_tower", "lua:test_graph " + PICTURES),
-    ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_tensor_values lua:test_bind "
-                     "lua:test_hooks"),
+    ("lua/l_tensor", "lua:test_tensor lua:test_tensor_values lua:test_bind lua:test_hooks"),
     ("lua/l_batch", "lua:test_results lua:test_engine_lines lua:test_batch lua:test_callbacks "
                     "lua:test_hooks lua:test_core lua:test_best lua:test_constraints"),
     ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_graph lua:test_core "
                      "lua:test_batch "
-                     "lua:test_tiers lua:test_resident sh:models"),
-    ("lua/l_graph", "lua:test_results lua:test_graph " + MODELS + " lua:test_architectures"),
-    ("lua/l_plan", "lua:test_results lua:test_graph " + MODELS),
+                     "lua:test_tiers lua:test_resident lua:test_profile sh:models"),
+    ("lua/l_graph", "lua:test_graph " + MODELS + " lua:test_architectures"),
+    ("lua/l_plan", "lua:test_graph " + MODELS),
     ("lua/l_bytes", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("lua/job", "lua:test_bytes lua:test_jobs lua:test_tokenizer lua:test_image"),
     ("lua/l_json_read", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("lua/l_json", "lua:test_results lua:test_json lua:test_bind lua:test_bytes "
                    "lua:test_api_fields sh:cli"),
-    ("lua/l_tokenizer", "lua:test_results lua:test_tokenizer lua:test_bind sh:commands"),
-    ("lua/l_weights", "lua:test_results " + MODELS + " lua:test_weights lua:test_resident"),
+    ("lua/l_tokenizer", "lua:test_tokenizer lua:test_bind sh:commands"),
+    ("lua/l_weights", MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
-            "lua:test_callbacks lua:test_meta lua:test_scripts sh:cli"),
+            "lua:test_callbacks lua:test_meta lua:test_sandbox lua:test_scripts sh:cli"),
     ("scripts/templates", "lua:test_limits lua:test_jinja_errors lua:test_jinja_work "
                           "lua:test_jinja_values lua:test_jinja lua:test_templates "
                           "lua:test_normalize lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
                         "lua:test_stream lua:test_parsers_soup lua:test_chat "
-                        "lua:test_parsers_grammar"),
+                        "lua:test_parsers_arguments lua:test_parsers_grammar"),
     ("scripts/grammar", GRAMMAR + " sh:commands"),
     ("scripts/chat/selftest", "lua:test_templates sh:commands"),
-    ("scripts/chat", "lua:test_content lua:test_chat lua:test_normalize lua:test_stream "
+    ("scripts/chat", "lua:test_check lua:test_content lua:test_chat lua:test_normalize "
+                     "lua:test_stream "
                      "lua:test_api sh:render sh:chat"),
     ("scripts/models/vision", PICTURES),
     ("scripts/models/processors", "lua:test_processor_rules lua:test_processors " + PICTURES),
@@ -134,7 +143,8 @@ NEAR = [
     ("scripts/engine/pictures", PICTURES + " lua:test_api_pictures"),
     ("scripts/engine/vision", PICTURES),
     ("scripts/engine/run", "lua:test_eval lua:test_model_pictures lua:test_vision " + MODELS),
-    ("scripts/engine", "lua:test_scheduler lua:test_batch_lua lua:test_batch lua:test_best "
+    ("scripts/engine", "lua:test_flight lua:test_window lua:test_request lua:test_memory "
+                       "lua:test_scheduler lua:test_batch_lua lua:test_batch lua:test_best "
                        "lua:test_core lua:test_fairness lua:test_callbacks lua:test_hooks "
                        "lua:test_resident "
                        "lua:test_tiers sh:commands"),
@@ -143,25 +153,26 @@ NEAR = [
     ("scripts/hooks", SERVE + " lua:test_phases lua:test_lent lua:test_unit lua:test_attach "
                               "lua:test_watch lua:test_reload lua:test_scripts "
                               "lua:test_scripts_seqs lua:test_examples_hooks "
-                              "lua:test_architectures lua:test_api_life"),
-    ("scripts/pipeline/constraint", GRAMMAR + " lua:test_api"),
-    ("scripts/pipeline/grammars", GRAMMAR),
+                              "lua:test_architectures lua:test_api_life lua:test_sandbox "
+                              "lua:test_misuse"),
+    ("scripts/pipeline/constraint", GRAMMAR + " lua:test_structured_load lua:test_api"),
+    ("scripts/pipeline/grammars", GRAMMAR + " lua:test_structured_load"),
     ("scripts/pipeline/pictures", "lua:test_request_pictures lua:test_api_pictures"),
     ("scripts/pipeline", "lua:test_admission lua:test_pipeline_units lua:test_run "
                          "lua:test_pipeline lua:test_prompt lua:test_output lua:test_api "
                          "lua:test_api_more lua:test_api_fields lua:test_api_life "
-                         "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat"),
+                         "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat " + ANSWERS),
     ("scripts/api", "lua:test_openai lua:test_api_fields lua:test_api lua:test_api_more "
-                    "lua:test_output lua:test_api_life"),
+                    "lua:test_output lua:test_api_life " + ANSWERS),
     ("scripts/http/c", "lua:test_connection lua:test_http_server lua:test_curl lua:test_http "
-                       "lua:test_https "
+                       "lua:test_https lua:test_http_answers lua:test_packed "
                        "lua:test_http_parse lua:test_http_limits"),
     ("scripts/http", "lua:test_sse lua:test_http_parts lua:test_connection lua:test_http_server "
-                     "lua:test_limits_http "
+                     "lua:test_limits_http lua:test_http_answers lua:test_packed "
                      "lua:test_http_parse lua:test_http lua:test_http_limits lua:test_serve"),
     ("scripts/serve", SERVE + " lua:test_app lua:test_status lua:test_serve_models "
                               "lua:test_tenants lua:test_serve_process lua:test_architectures "
-                              "lua:test_fairness lua:test_api_life"),
+                              "lua:test_fairness lua:test_api_life lua:test_config"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
     ("scripts/cmd/chat", "lua:test_commands lua:test_limits sh:chat sh:cli"),
     ("scripts/cmd/serve", "lua:test_cmd_serve lua:test_limits sh:cli lua:test_serve_process "
@@ -230,8 +241,9 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"\{ (0x\w+), \1, (1), "),
         re.compile(r"\bPOLL_MS = (\d+)"),
         re.compile(r"calloc\([^;\n]*, (\d)\)"),
-        re.compile(r"(?m)^ +(?:const |static )*[a-z]\w* \**\w+\[(\d+)\](?= =|[;,])"),
-        re.compile(r"\bPE_\w+_TEXT = (\d+)"),
+        re.compile(r"(?m)^ +(?:const |static )*[a-z]\w* (?:[^;=]*, )?\**\w+\[(\d+)\](?= =|[;,])"),
+        re.compile(r"\bPE_\w+_(?:LABEL|TEXT) = (\d+)"),
+        re.compile(r"BOOLEAN\(\w+\), \.absent = (1)"),
         re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
                    r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
                    r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PER_TASK|PIECE|PLAIN_STRIP|QUERIES|ROUNDS|"
@@ -369,7 +381,7 @@ def suites_of(path, times, everything):
     first.sort(key=lambda s: (s != like, times[s][1]))
     near = next((s for prefix, s in NEAR if path.startswith(prefix)), "").split()
     if path.startswith("lua/"):
-        near += ["lua:test_options", "lua:test_arguments", "lua:test_limits"]
+        near += ["lua:test_options", "lua:test_arguments", "lua:test_results", "lua:test_limits"]
     near.sort(key=lambda s: times.get(s, (0, 0))[1])
     rest = sorted(times, key=lambda s: times[s][1]) if everything else []
     order = list(dict.fromkeys(first + near + rest))

@@ -1,5 +1,6 @@
 -- lib and ui: command lines, sizes, tables, pretty printing.
 local args = require "lib.args"
+local perigee = require "perigee"
 local plot = require "ui.plot"
 local pretty = require "ui.pretty"
 local progress = require "ui.progress"
@@ -223,6 +224,8 @@ test("pictures of numbers", function(t)
   t.eq(plot.spark({ 1, 2, 3 }, { ascii = true, low = 2, high = 2 }), "__#")
   t.eq(plot.spark({ 0, 4, 9 }, { ascii = true, low = 0, high = 8 }), "_=#")
   t.eq(plot.spark({ 0 / 0 }, ascii), "?")
+  -- The difference of the first two is above what their type holds.
+  t.eq(plot.spark(perigee.tensor({ -40000, 26000, 40000 }):to "f16", ascii), "_*#")
   t.eq(plot.spark({ 1, 2 }, { ascii = false }), "▁█")
   t.eq(plot.histogram({ 0, 0, 0, 4 }, { ascii = true, bins = 2, width = 6 }),
     "         0 .. 2          |###### 3\n         2 .. 4          |##     1")

@@ -294,6 +294,9 @@ test("lists of models, and health", function(t)
   t.eq({ code, body.id }, { 200, "still" })
   ask(app, "/v1/models/{id*}", {}, { id = "none" })
   t.eq(app.refused, { "no none" })
+  app.models.find = function(_, id) return id == "alias" and still or nil end
+  code, body = ask(app, "/v1/models/{id*}", {}, { id = "alias" })
+  t.eq({ code, body.id }, { 200, "still" })
   t.eq({ ask(app, "/health") }, { 200, json.object { { "status", "ok" } } })
   app.health = "loading"
   local headers
