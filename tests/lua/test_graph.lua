@@ -418,6 +418,17 @@ test("names of values", function(t)
   g.c:close()
 end)
 
+test("what is made before the layers has the name of its op", function(t)
+  local g = build_over(t, { ["e.weight"] = { 8, 4 }, ["l.0.a.weight"] = { 4, 4 } })
+  local x = g:embed "e" * 2
+  for _, p in g:layers("l", 1) do x = g:linear(x, p "a") + x end
+  g:finish(g:head(x))
+  local names = {}
+  for i, v in ipairs(g.c:values()) do names[i] = v.name end
+  t.eq(names, { "embed", "mul.1", "l.0.a", "l.0", "output.1", "e" })
+  g.c:close()
+end)
+
 test("names of a tower's values", function(t)
   local g = build_over(t, { ["t.p.weight"] = { 4, 3, 2, 2 }, ["t.p.bias"] = { 4 },
     ["t.e.weight"] = { 9, 4 }, ["t.n.weight"] = { 4 }, ["t.n.bias"] = { 4 } })

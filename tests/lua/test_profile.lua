@@ -113,6 +113,7 @@ test("charts are SVG", function(t)
   check_svg(t, svg)
   t.match(svg, "a &lt; b &amp; c")
   t.match(svg, "2%.50×")
+  t.match(svg, '<line x1="512%.3" y1="69%.0" x2="670%.0" y2="69%.0"') -- from low to high
   svg = chart.roofline { title = "roof", read = 1e10, roofs = { { name = "x", rate = 1e11 },
     { name = "y", rate = 3e11 } }, points = {
     { label = "p", intensity = 0.01, rate = 1e9, share = 0.5 },

@@ -2,6 +2,7 @@
 -- sent and when, what a sequence is sampled with, and what is counted.
 local async = require "lib.async"
 local batches = require "fake_batch"
+local constraint = require "pipeline.constraint"
 local errors = require "lib.errors"
 local pipeline = require "pipeline"
 local runs = require "pipeline.run"
@@ -313,6 +314,15 @@ test("a cancelled request does not generate", function(t)
   end
   err = t.raises(function() run:generate {} end, "the request was cancelled")
   t.eq({ err.status, #run.batch.given, run.said }, { 409, 0, {} })
+end)
+
+test("a model that goes while a schema is converted is missed", function(t)
+  local run, prepare = run_of(), constraint.prepare
+  constraint.prepare = function() run.req.model = "none" end
+  local ok, err = pcall(run.generate, run, {})
+  constraint.prepare = prepare
+  t.eq({ ok, err.status, err.message }, { false, 404, "no such model" })
+  t.eq({ #run.batch.given, run.said }, { 0, {} })
 end)
 
 -- ---- sequences ----------------------------------------------------------------------------------

@@ -270,6 +270,13 @@ test("contains counts", function(t)
     { '{"type": "array", "allOf": [{"contains": {"const": 1}}, {"contains": {"const": 2}}]}',
       yes = { "[1, 2]", "[2, 3, 1]" }, no = { "[1]", "[2, 2]" } },
     { '{"contains": false}', yes = { "1" }, no = { "[" } },
+    -- An element that is not of `items`: the first ones are not counted.
+    { '{"type": "array", "not": {"prefixItems": [{}, {}], "items": {"type": "null"}}}',
+      yes = { "[1, 2, 3]", "[1, 2, null, 3]", "[null, null, 3]" },
+      no = { "[]", "[1]", "[1, 2]", "[1, 2, null]" } },
+    { '{"type": "array", "not": {"prefixItems": [{}], "items": {"type": "null"}},'
+      .. ' "contains": {"const": 5}}', yes = { "[5, 1]", "[1, 5]" },
+      no = { "[5]", "[5, null]", "[1, 2]" } },
   })
 end)
 

@@ -110,6 +110,28 @@ test("what is too much", function(t)
   })
 end)
 
+test("numbers of as many digits as are read", function(t)
+  local least = "1" .. ("0"):rep(399)
+  cases.check(t, {
+    { ('{"type": "integer", "minimum": %s}'):format(least), yes = { least, ("9"):rep(400) },
+      open = { ("9"):rep(399) }, no = { least .. "0" } },
+    { ('{"type": "integer", "minimum": -%s}'):format(least), yes = { ("9"):rep(400) },
+      no = { ("9"):rep(401) } },
+  })
+end)
+
+test("a conversion has a limit of steps", function(t)
+  t.unforced() -- much is made
+  local inner = json.array {}
+  for _ = 1, 3 do -- 80 * 80 * 80 arrays, of which few are kept
+    local outer = json.array {}
+    for i = 1, 80 do outer[i] = inner end
+    inner = outer
+  end
+  local why = t.fails("limit", grammar.schema { ["x-values"] = inner })
+  t.match(why.message, "takes 400000 steps or more to convert, the limit is 400000")
+end)
+
 test("references that double stay small", function(t)
   local parts = {}
   for i = 0, 59 do
