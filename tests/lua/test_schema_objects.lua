@@ -117,6 +117,9 @@ test("schemas that apply together", function(t)
       .. ' {"additionalProperties": {"const": 0}}}, {"not": {"patternProperties":'
       .. ' {"c$": {"type": "boolean"}}}}]}', yes = { '{"c": 1}' },
       no = { "{}", '{"c": t', '{"c": 0}' } },
+    { '{"type": "object", "not": {"patternProperties": {"^x": {}}, "additionalProperties":'
+      .. ' {"type": "null"}}}', yes = { '{"a": 1}', '{"x": 1, "a": 2}' },
+      no = { '{"x": 1}', '{"a": null}' } },
     { '{"type": "array", "not": {"items": {"type": "integer"}}}', yes = { '["a"]', '[1, "a", 2]' },
       no = { "[]", "[1]" } },
     { '{"not": {"not": {"type": "null"}}}', yes = { "null" }, no = { "1" } },
@@ -132,6 +135,10 @@ test("schemas that apply together", function(t)
     { '{"if": {"type": "integer"}, "else": {"type": "null"}}', yes = { "1", "null" },
       no = { '"' } },
     { '{"if": true, "then": {"type": "null"}, "else": true}', yes = { "null" }, no = { "1" } },
+    { '{"not": {"if": {"type": "integer"}, "else": {"type": "null"}}}', yes = { '"a"', "1.5" },
+      no = { "null" }, wrong = { "1" } },
+    { '{"not": {"if": {"type": "integer"}, "then": {"minimum": 5}}}', yes = { "4" },
+      no = { "5", "null" } },
   })
 end)
 
@@ -153,6 +160,9 @@ test("what no schema that applies has evaluated", function(t)
       no = { "[1", "[null, 2", "[null, 1," } },
     { '{"items": {"const": 1}, "unevaluatedItems": false}', yes = { "[1, 1]" }, no = { "[2" } },
     { '{"unevaluatedProperties": {}, "unevaluatedItems": true}', yes = { "[1]", '{"a": 1}' } },
+    { '{"allOf": [{"unevaluatedProperties": {"type": "null"}, "unevaluatedItems": {"const": 1}}],'
+      .. ' "unevaluatedProperties": false, "unevaluatedItems": false}',
+      yes = { '{"a": null}', "[1, 1]" }, no = { '{"a": 1', "[2" } },
   })
 end)
 

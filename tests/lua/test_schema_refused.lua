@@ -91,11 +91,17 @@ end
 
 test("what is too much", function(t)
   t.unforced() -- much is made
-  local many = {}
-  for i = 1, 20001 do many[i] = i end
+  local many, members, names = {}, {}, {}
+  for i = 1, 20001 do
+    many[i], members[i], names[i] = i, ('"%d": true'):format(i), tostring(i)
+  end
   cases.refused(t, {
     { nested(150, "{}", '{"not":', "}"), "limit", "128" },
     { ('{"enum": %s}'):format(json.encode(many)), "limit", "20000" },
+    { ('{"properties": {%s}}'):format(table.concat(members, ",")), "limit",
+      "properties has more than 20000 names" },
+    { ('{"required": %s}'):format(json.encode(names)), "limit",
+      "required has more than 20000 names" },
     { '{"type": "string", "minLength": 1e308}', "limit", "minLength" },
     { '{"type": "string", "minLength": 2147483647}', "limit", "2147483647, at most 2147483646" },
     { '{"type": "array", "minItems": 99999999999}', "limit", "99999999999, at most" },
