@@ -258,6 +258,9 @@ test("a generate script runs what it likes, and what it returns is sent", functi
       t.eq(one, 1)
       t.ok(tokens > 13, "all three were made")
     end
+    local _, answer = app:ask(CHAT, { messages = user "Hello!", user = "own" })
+    t.ok(answer.timings.queue_ms > 0, "up to the script, as nothing was computed")
+    t.eq(answer.timings.prefill_ms, json.null)
   end, { hooks = { { generate = generate } } })
 end)
 
