@@ -314,6 +314,9 @@ test("a call that is no call leaves no gap, and what was thinking comes first", 
   outputs.assemble(out, { said "x", first(1, "i", "g"), piece(1, "{}"), said "y" })
   t.eq(outputs.deltas(out), { said "x", { type = "call", index = 1, id = "i", name = "g",
     arguments = "{}" }, said "y" })
+  out.calls = { { id = "j", name = "h", arguments = "[]" } } -- a hook's, in place of its own
+  t.eq(outputs.deltas(out), { said "xy", { type = "call", index = 1, id = "j", name = "h",
+    arguments = "[]" } })
 end)
 
 test("bytes as text, and their characters", function(t)
