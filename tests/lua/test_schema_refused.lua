@@ -126,6 +126,81 @@ test("numbers of as many digits as are read", function(t)
   })
 end)
 
+--- `text` with %d and %s for each number up to n, with commas between.
+local function list_of(n, text)
+  local parts = {}
+  for i = 1, n do parts[i] = text:gsub("%%d", i):gsub("%%s", i + 1) end
+  return table.concat(parts, ",")
+end
+
+-- The most that a schema may have of something, how the schema is made, and what one more is
+-- refused with.
+local MOST = {
+  { 128, function(n) return nested(n, "{}", '{"not":', "}") end,
+    "limit", "schemas are nested more than 128 deep" },
+  { 3, function(n) return ('{"allOf": [%s]}'):format(list_of(n, '{"contains": {"const": %d}}')) end,
+    "unsupported", "contains: 4 conditions on one array, at most 3" },
+  { 64, function(n)
+    return ('{"uniqueItems": true, "items": {"enum": [%s]}}'):format(list_of(n, "%d"))
+  end, "limit", "uniqueItems of 65 values, at most 64" },
+  { 8, function(n)
+    return ('{"patternProperties": {%s}}'):format(list_of(n, '"^%d": {"const": %d}'))
+  end, "limit", "patternProperties has 9 patterns, at most 8" },
+  { 4, function(n)
+    return ('{"type": "object", "allOf": [%s]}'):format(list_of(n,
+      '{"not": {"additionalProperties": {"const": %d}}}'))
+  end, "unsupported", "a negation wants more than 4 kinds of properties" },
+  { 60, function(n)
+    return ('{"type": "object", "properties": {%s}, "additionalProperties": false}'):format(
+      list_of(n, '"%d": {}'))
+  end, "limit", "61 properties in any order, at most 60", { order = "any" } },
+  { 254, function(n)
+    return ('{"$ref": "#/$defs/1", "$defs": {%s, "%d": {}}}'):format(
+      list_of(n, '"%d": {"$ref": "#/$defs/%s"}'), n + 1)
+  end, "limit", "/$defs/256: more than 256 schemas refer to each other for one value" },
+  { 30, function(n)
+    return ('{"$ref": "#/$defs/1", "unevaluatedItems": false, "$defs": {%s, "%d": {}}}'):format(
+      list_of(n, '"%d": {"$ref": "#/$defs/%s"}'), n + 1)
+  end, "unsupported", "unevaluatedItems: schemas refer to each other too deeply" },
+  { 49996, function(n) -- and four around them
+    return ('{"$ref": "#a", "$defs": {"a": {"$anchor": "a"}}, "x": [%s]}'):format(list_of(n, "{}"))
+  end, "limit", "has more than 50000 values to search for $id and $anchor" },
+  { 10, function(n) -- 2^10 and 2^11
+    return ('{"type": "object", "allOf": [%s]}'):format(list_of(n,
+      '{"anyOf": [{"required": ["a%d"]}, {"required": ["b%d"]}]}'))
+  end, "limit", "conditions make more than 2000 forms of an object" },
+  { 1000000, function(n) return ('{"type": "integer", "multipleOf": %d}'):format(n) end,
+    "unsupported", "multipleOf 1000001 would need remainders of 1000001, at most 1000000" },
+}
+
+test("what is just not too much", function(t)
+  t.unforced() -- much is made
+  for _, case in ipairs(MOST) do
+    local most, schema, code, message, options = table.unpack(case)
+    local g, why = cases.read(schema(most), options)
+    t.eq({ message, g ~= nil, why and tostring(why) }, { message, true })
+    if g then g:close() end
+    cases.refused(t, { { schema(most + 1), code, message } }, options)
+  end
+  for depth, code in pairs { [260] = false, [261] = "limit" } do -- deeper than JSON is read
+    local value = json.array {}
+    for _ = 3, depth do value = json.array { value } end
+    local g, why = grammar.schema { const = value }
+    t.eq({ depth, g ~= nil, why and why.code or false }, { depth, not code, code })
+    if g then g:close() end
+  end
+end)
+
+test("names without a schema come in any order, if they are few", function(t)
+  cases.check(t, {
+    { '{"type": "object", "required": ["a", "b", "c", "d", "e", "f"]}',
+      yes = { '{"f":1,"e":1,"d":1,"c":1,"b":1,"a":1}', '{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}' },
+      no = { '{"a":1,"b":1,"c":1,"d":1,"e":1}' } },
+    { '{"type": "object", "required": ["a", "b", "c", "d", "e", "f", "g"]}',
+      yes = { '{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1}' }, no = { '{"g":1' } },
+  })
+end)
+
 test("a conversion has a limit of steps", function(t)
   t.unforced() -- much is made
   local inner = json.array {}
