@@ -135,6 +135,19 @@ test("tools: flat, custom, in a namespace; the rest is left out", function(t)
   t.eq({ offer:name "f", offer:name("f", "team"), offer:name("x", "team") }, { "f", "team.f", "x" })
 end)
 
+test("tools have a limit, also in a namespace", function(t)
+  local inner = json.array {}
+  local list = json.array { json.object { { "type", "function" }, { "name", "f" } },
+    json.object { { "type", "namespace" }, { "name", "n" }, { "tools", inner } } }
+  for i = 1, 1023 do
+    inner[i] = json.object { { "type", "function" }, { "name", "g" .. i } }
+  end
+  t.eq(#tools.read(list).tools, 1024)
+  inner[1024] = json.object { { "type", "function" }, { "name", "one_more" } }
+  local err = t.raises(function() tools.read(list) end, "must have at most 1024 entries, got more")
+  t.eq({ err.status, err.field }, { 400, "tools" })
+end)
+
 test("tool_choice in all its forms", function(t)
   local list = decoded [=[[{"type":"function","name":"f"},{"type":"custom","name":"g"},
     {"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]]=]
