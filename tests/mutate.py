@@ -162,6 +162,8 @@ NEAR = [
                          "lua:test_pipeline lua:test_prompt lua:test_output lua:test_api "
                          "lua:test_api_more lua:test_api_fields lua:test_api_life "
                          "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat " + ANSWERS),
+    ("scripts/api/structured", "lua:test_structured lua:test_structured_load lua:test_api_fields "
+                               "lua:test_dialects lua:test_messages lua:test_responses_fields"),
     ("scripts/api", "lua:test_openai lua:test_api_fields lua:test_api lua:test_api_more "
                     "lua:test_output lua:test_api_life " + ANSWERS),
     ("scripts/http/c", "lua:test_connection lua:test_http_server lua:test_curl lua:test_http "

@@ -84,6 +84,11 @@ test("every API has fields for the form of an answer", function(t)
     says({ structured_outputs = { json_object = true }, max_tokens = 4000 }, json.decode)
     says({ response_format = { type = "json_object" }, max_tokens = 4000,
       structured_outputs = { json_object = false } }, json.decode)
+    local long = "123456789012345678901234567890" -- more digits than a double has
+    local const = ('{"const": %s}'):format(long)
+    says({ guided_json = const }, function(text) return text == long end)
+    says({ guided_json = json.decode(const, { digits = true }) },
+      function(text) return text == long end)
     local plain = asked(t, app, COMPLETIONS, { prompt = "The color is", seed = 1,
       guided_choice = { "red", "green" } })
     t.ok(color(plain.choices[1].text), plain.choices[1].text)
