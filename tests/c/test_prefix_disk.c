@@ -4,11 +4,14 @@
  * by a dead process, and mixed with those of another model. The rows reveal a wrong match. */
 #include "prefix_folder.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 
 /* ---- write and read -------------------------------------------------------------------------- */
+
+static void no_notify(void *ctx) { (void)ctx; }
 
 static void test_round_trip(void) {
   make_folder();
@@ -71,6 +74,50 @@ static void test_written_early(void) {
     pe_prefix_clear(w.p);
     world_close(&w);
   }
+  remove_folder();
+}
+
+/* With a thread, a match uses only what was read ahead; the other files stay for a later one. */
+static void test_read_ahead(void) {
+  make_folder();
+  for (int k = 0; k < SHAPES; k++) {
+    if (!shapes[k].groups) continue;
+    world w;
+    pe_error err;
+    world_open(&w, &shapes[k], 4, 400, 1 << 20, folder);
+    remember(&w, &plain, text, 18);
+    push_out(&w);
+    const int count = count_files();
+    CHECK_OK(pe_prefix_background(w.p, no_notify, NULL, &err), err);
+    CHECK_INT(recall(&w, &plain, text, 20), 0);
+    CHECK_INT(pe_prefix_probe(w.p, &plain, text, 20), 18);
+    const uint64_t fetch = pe_prefix_fetch(w.p, &plain, text, 20);
+    CHECK(fetch > 0);
+    for (int i = 0; i < 10000 && !pe_prefix_fetched(w.p, fetch); i++) usleep(1000);
+    CHECK_INT(recall(&w, &plain, text, 20), 18);
+    pe_prefix_fetch_end(w.p);
+    CHECK_INT(stats_of(&w).disk_errors, 0);
+    CHECK_INT(count_files(), count);
+    check_tree(&w);
+    pe_prefix_foreground(w.p);
+    pe_prefix_clear(w.p);
+    world_close(&w);
+  }
+  remove_folder();
+}
+
+/* The folder is made if it is not there. */
+static void test_new_folder(void) {
+  world w;
+  make_folder();
+  CHECK_INT(rmdir(folder), 0);
+  errno = 0; /* not that of an earlier folder */
+  world_open(&w, &shapes[0], 4, 400, 1 << 20, folder);
+  remember(&w, &plain, text, 18);
+  push_out(&w);
+  reopen(&w); /* now it is there */
+  CHECK_INT(recall(&w, &plain, text, 20), 18);
+  world_close(&w);
   remove_folder();
 }
 
@@ -379,6 +426,8 @@ static void test_refusals(void) {
 static const check_test tests[] = {
     {"round trip", test_round_trip},
     {"written early", test_written_early},
+    {"read ahead", test_read_ahead},
+    {"new folder", test_new_folder},
     {"written early without room", test_written_early_without_room},
     {"states", test_states},
     {"disk budget", test_disk_budget},

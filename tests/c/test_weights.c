@@ -316,6 +316,40 @@ static void joined(void) {
   remove_folder();
 }
 
+#define NVFP4(global)                                                                              \
+  "{" WORDS ",\"m.scales\":{\"dtype\":\"U8\",\"shape\":[2,4],\"data_offsets\":[64,72]}" global "}"
+#define GLOBAL(dtype, shape)                                                                       \
+  ",\"m.global_scale\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[72,76]}"
+
+/* NVFP4 has a scale for the whole tensor, over the largest scale times the largest code. */
+static void joined_global(void) {
+  static const struct {
+    const char *tensors;
+    float global;
+    int parts;
+  } good[] = {{NVFP4(""), 1, 2},
+              {NVFP4(GLOBAL("F32", "[]")), 0x1.949290p+23f / (448.0f * 6.0f), 3}};
+  static const char *const bad[] = {NVFP4(GLOBAL("I32", "[]")), NVFP4(GLOBAL("BF16", "[2]"))};
+  pe_weights *w;
+  pe_error err = {0};
+  make_folder();
+  write_text("config.json", "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"}}");
+  for (int i = 0; i < 2; i++) {
+    write_tensors("model.safetensors", good[i].tensors, i ? 76 : 72);
+    pe_status rc = open_in("", &w, &err);
+    CHECK_OK(rc, err);
+    if (rc) continue;
+    const pe_weight *t = pe_weights_find(w, "m.weight");
+    CHECK_INT(w->count, 1);
+    CHECK_INT(t->part_count, good[i].parts);
+    CHECK_NEAR(t->global, good[i].global, 0);
+    pe_weights_release(w);
+    write_tensors("model.safetensors", bad[i], 76);
+    CHECK_FAILS(open_in("", &w, &err), PE_ESHAPE, err, "global_scale must be a single F32");
+  }
+  remove_folder();
+}
+
 static void config_and_file(void) {
   static const struct {
     const char *tensors, *config;
@@ -577,6 +611,7 @@ static const check_test tests[] = {
     {"which files", which_files},
     {"index", index_of_shards},
     {"joined", joined},
+    {"joined global scale", joined_global},
     {"config and file", config_and_file},
     {"refusals", refusals},
     {"split gguf", split_gguf},

@@ -139,6 +139,44 @@ static void test_slow_disk(void) {
   close_all();
 }
 
+/* What a disk that hangs has not written is bounded: a save that does not fit is refused. */
+static void test_bound(void) {
+  char path[80];
+  const uint64_t most = 256 << 20;
+  open_all();
+  snprintf(path, sizeof path, "%s/seq", folder);
+  pe_worker *w = open_worker();
+  news n = {0};
+  pe_seq_id seq = add(w, 300);
+  step(w, seq, &n);
+  atomic_store(&hanging, 0), atomic_store(&hangs, true);
+  file(w, seq, path);
+  for (int i = 0; i < 10000 && !atomic_load(&hanging); i++) usleep(100);
+  pthread_mutex_lock(&w->lock);
+  const uint64_t one = w->file_bytes;
+  w->file_bytes = most - one; /* as if much more were waiting */
+  pthread_mutex_unlock(&w->lock);
+  CHECK(one > 0);
+  file(w, seq, path); /* fits exactly */
+  uint64_t refused = file(w, seq, path);
+  wait_answers(w, &n, 1);
+  CHECK_INT(n.last, refused);
+  CHECK_INT(n.failures, 1);
+  pthread_mutex_lock(&w->lock);
+  CHECK_INT(w->file_bytes, most);
+  w->file_bytes = 2 * one;
+  pthread_mutex_unlock(&w->lock);
+  atomic_store(&hangs, false);
+  wait_answers(w, &n, 3);
+  file(w, seq, path); /* there is room again */
+  wait_answers(w, &n, 4);
+  CHECK_INT(n.failures, 1);
+  CHECK_INT(w->file_bytes, 0);
+  pe_worker_close(w);
+  unlink(path);
+  close_all();
+}
+
 /* What was begun is finished before the worker ends, and answered. */
 static void test_halt(void) {
   char path[80];
@@ -192,6 +230,7 @@ static void test_no_memory(void) {
 
 static const check_test tests[] = {
     {"slow disk", test_slow_disk},
+    {"bound", test_bound},
     {"halt", test_halt},
     {"no memory", test_no_memory},
 };
