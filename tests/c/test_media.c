@@ -148,8 +148,24 @@ static void test_collisions(void) {
   pe_names_close(names);
 }
 
+/* A word has the same bits of its name in every process: files have words. */
+static void test_word(void) {
+  pe_name name = {.hash = {0x21, 0x43, 0x65, 0xff}, .layout = {1, 2, 4, 0x10}, .whole = 1};
+  int32_t word = 0;
+  pe_names *names = NULL;
+  pe_error err;
+  CHECK_OK(pe_names_open(&names, &err), err);
+  CHECK_OK(pe_names_put(names, &name, &word, &err), err);
+  CHECK_INT((uint32_t)word, 0xef614120);
+  name.whole = 0;
+  CHECK_OK(pe_names_put(names, &name, &word, &err), err);
+  CHECK_INT((uint32_t)word, 0xaf614120);
+  pe_names_close(names);
+}
+
 static const check_test tests[] = {{"runs", test_runs},
                                    {"refusals", test_refusals},
                                    {"names", test_names},
-                                   {"collisions", test_collisions}};
+                                   {"collisions", test_collisions},
+                                   {"word", test_word}};
 CHECK_MAIN("media", tests)

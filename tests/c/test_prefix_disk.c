@@ -369,6 +369,42 @@ static void test_foreign(void) {
   remove_folder();
 }
 
+/* A file with a word that stands for another picture here is not used, and none of its names stays
+ * in use. */
+static void test_foreign_names(void) {
+  enum { NAMES = 3 };
+  static const pe_name other = {.hash = {9}, .tokens = 1};
+  world w;
+  pe_error err;
+  make_folder();
+  for (int taken = 0; taken < NAMES; taken++) {
+    int32_t token[6] = {5, 0, 0, 0, 6, 7};
+    world_open(&w, &shapes[0], 4, 400, 1 << 20, folder);
+    pe_names *names = w.kv->names;
+    for (int i = 0; i < NAMES; i++) {
+      const pe_name name = {.hash = {(uint8_t)i}, .tokens = 1};
+      CHECK_OK(pe_names_put(names, &name, &token[1 + i], &err), err);
+    }
+    remember(&w, &plain, token, 6);
+    push_out(&w);
+    pe_prefix_close(w.p);
+    for (int i = 0; i < NAMES; i++) pe_names_release(names, token[1 + i]);
+    CHECK_INT(pe_names_count(names), 0);
+    world_open_prefix(&w);
+    CHECK_INT(recall(&w, &plain, token, 6), 5);
+    pe_prefix_close(w.p);
+    CHECK_INT(pe_names_count(names), 0);
+    CHECK_OK(pe_names_claim(names, token[1 + taken], &other, &err), err);
+    world_open_prefix(&w);
+    CHECK_INT(pe_prefix_probe(w.p, &plain, token, 6), 0);
+    CHECK_INT(pe_names_count(names), 1);
+    CHECK(pe_names_find(names, token[1 + taken]) != NULL);
+    world_close(&w);
+    empty_folder();
+  }
+  remove_folder();
+}
+
 /* Temporary files of dead processes are removed, those of live ones stay; a node without its parent
  * is removed. */
 static void test_stale_files(void) {
@@ -436,6 +472,7 @@ static const check_test tests[] = {
     {"changed bytes", test_changed},
     {"changed later", test_changed_later},
     {"foreign files", test_foreign},
+    {"foreign names", test_foreign_names},
     {"stale files", test_stale_files},
     {"refusals", test_refusals},
 };
