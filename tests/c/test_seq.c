@@ -499,6 +499,54 @@ static void test_identity(void) {
   pe_weights_release(w), little_close(&l);
 }
 
+/* Whatever changes the numbers of a cache gives another identity. */
+static void test_identity_parts(void) {
+  uint8_t id[16], now[16];
+  little l;
+  open_model(&l, &(setting){DENSE, 32, 8});
+  pe_param_info *p = &l.graph->param[1];
+  pe_node *n = &l.graph->node[2];
+  pe_weight *w = (pe_weight *)p->weight;
+  const struct {
+    const char *name;
+    void *at;
+  } parts[] = {{"count", &p->count},
+               {"rows", &p->rows},
+               {"columns", &p->cols},
+               {"bytes of a row", &p->mat->row_bytes},
+               {"op", &n->op},
+               {"lines", &n->rows},
+               {"width", &n->width},
+               {"inputs", &n->inputs},
+               {"param", &n->mat},
+               {"layer", &n->cache},
+               {"offset", &n->offset},
+               {"input", &n->in[0]},
+               {"argument", &n->args},
+               {"shape", &w->shape[0]},
+               {"global scale", &w->global}};
+  pe_seq_identity(l.kv, id);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    *(uint8_t *)parts[i].at ^= 1;
+    pe_seq_identity(l.kv, now);
+    *(uint8_t *)parts[i].at ^= 1;
+    if (!memcmp(id, now, 16))
+      check_failures++, printf("    another %s does not count\n", parts[i].name);
+  }
+  pe_kv kv = *l.kv;
+  kv.backend = "metal";
+  pe_seq_identity(&kv, now);
+  CHECK(memcmp(id, now, 16));
+  const char *name = p->name;
+  p->name = "another";
+  pe_seq_identity(l.kv, now);
+  p->name = name;
+  CHECK(memcmp(id, now, 16));
+  pe_seq_identity(l.kv, now);
+  CHECK(!memcmp(id, now, 16));
+  little_close(&l);
+}
+
 /* ---- failing allocations --------------------------------------------------------------------- */
 
 /* Uses everything; stops at the first failure. */
@@ -558,5 +606,6 @@ static const check_test tests[] = {{"chunks", test_chunks},
                                    {"unknown_token", test_unknown_token},
                                    {"file", test_file},
                                    {"identity", test_identity},
+                                   {"identity_parts", test_identity_parts},
                                    {"no_memory", test_no_memory}};
 CHECK_MAIN("seq", tests)
