@@ -73,6 +73,8 @@ NEAR = [
                                  "lua:test_weights lua:test_resident c:fault"),
     ("runtime/graph/graph_tower", "c:tower " + PICTURES),
     ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device lua:test_vision"),
+    ("runtime/cache/media", "c:media c:seq c:batch_random " + PICTURES),
+    ("runtime/cache/names", "c:media c:seq c:prefix_disk c:batch_random " + PICTURES),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:media c:memory "
                       "c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
@@ -84,8 +86,8 @@ NEAR = [
                                 "c:backend c:profile lua:test_profile lua:test_batch_models"),
     ("runtime/batch/tower_queue", "c:tower " + PICTURES),
     ("runtime/batch/constraint", "c:batch_constraint " + GRAMMAR),
-    ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:worker c:worker_files "
-                      "c:worker_view c:backend c:media c:crew "
+    ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:batch_constraint c:worker "
+                      "c:worker_files c:worker_view c:backend c:media c:crew "
                       "c:batch_random lua:test_batch lua:test_core lua:test_hooks lua:test_best "
                       "lua:test_engine_lines "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),

@@ -83,6 +83,28 @@ static void test_refusals(void) {
   pe_buffer_release(a);
 }
 
+/* All pictures of a prompt have as many planes of features as the first. */
+static void test_planes(void) {
+  static const int32_t prompt[] = {1, P, P, 7, P};
+  pe_buffer *a = features_of(2);
+  pe_media_item item[2] = {item_of(1, 2, false, a), item_of(4, 1, false, a)};
+  item[1].planes = 2, item[1].plane[1].buffer = a;
+  pe_media *m = NULL;
+  pe_error err;
+  pe_media_spec s = {.prompt = prompt, .tokens = 5, .item = item, .items = 2, .width = WIDTH};
+  CHECK_FAILS(pe_media_open(&s, &m, &err), PE_EARG, err,
+              "media[2] has 2 planes of features, media[1] has 1");
+  s.items = 1;
+  CHECK_OK(pe_media_open(&s, &m, &err), err);
+  CHECK_INT(m->planes, 1);
+  pe_media_release(m);
+  s.item = &item[1];
+  CHECK_OK(pe_media_open(&s, &m, &err), err);
+  CHECK_INT(m->planes, 2);
+  CHECK_INT(m->bytes, 2 * WIDTH * 4);
+  pe_media_release(m), pe_buffer_release(a);
+}
+
 /* Other content, size, kind or positions give another name. */
 static void test_names(void) {
   static const int32_t prompt[] = {1, P, P, 2, P, P, 3};
@@ -163,9 +185,7 @@ static void test_word(void) {
   pe_names_close(names);
 }
 
-static const check_test tests[] = {{"runs", test_runs},
-                                   {"refusals", test_refusals},
-                                   {"names", test_names},
-                                   {"collisions", test_collisions},
-                                   {"word", test_word}};
+static const check_test tests[] = {
+    {"runs", test_runs},   {"refusals", test_refusals},     {"planes", test_planes},
+    {"names", test_names}, {"collisions", test_collisions}, {"word", test_word}};
 CHECK_MAIN("media", tests)
