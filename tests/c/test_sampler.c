@@ -559,6 +559,28 @@ static void not_listed(void) {
   CHECK_INT(pe_sampler_best(&p, &some), 0);
 }
 
+/* The last token is found wherever the vocabulary ends in the blocks that searches skip. */
+static void last_token(void) {
+  static const int32_t sizes[] = {1, 2, 255, 256, 257, 258, 511, 512, 513, 514};
+  static float x[MOST];
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    const int32_t n = sizes[i], last = n - 1;
+    pe_sampler *s = open_sampler(n);
+    for (int32_t k = 0; k < n; k++) x[k] = k == last ? 40 : -0.001f * (float)k;
+    pe_sampling p = pe_sampling_defaults();
+    CHECK_INT(pick_at(s, &p, x, 0), last);
+    p.top_k = 2, p.min_p = 0.1f;
+    CHECK_INT(pick_at(s, &p, x, 0), last);
+    p.temperature = 0;
+    CHECK_INT(pick_at(s, &p, x, 0), last);
+    p.bias = &(pe_logit_bias){last, -90}, p.bias_count = 1;
+    CHECK_INT(pick_at(s, &p, x, 0), 0);
+    x[last] = -40, p.bias = &(pe_logit_bias){last, 90};
+    CHECK_INT(pick_at(s, &p, x, 0), last);
+    pe_sampler_close(s);
+  }
+}
+
 static const check_test tests[] = {
     {"against_naive", against_naive},
     {"kept_sets", kept_sets},
@@ -573,5 +595,6 @@ static const check_test tests[] = {
     {"memory_runs_out", memory_runs_out},
     {"listed", listed},
     {"not_listed", not_listed},
+    {"last_token", last_token},
 };
 CHECK_MAIN("sampler", tests)
