@@ -321,6 +321,33 @@ static void test_save_and_load(void) {
   unlink(path);
 }
 
+/* Cached blocks make room for those of a file. */
+static void test_load_into_a_full_pool(void) {
+  char path[64];
+  int32_t other[20];
+  pe_error err;
+  if (!model_open(&m, DENSE, 1)) return;
+  pe_batch_options o = options();
+  o.prefix.budget = 1 << 20, o.cache_tokens = o.context;
+  pe_request r = request(20, 8), q = request(20, 1);
+  snprintf(path, sizeof path, "/tmp/perigee-test-full-%d", (int)getpid());
+  if (!batch_open(&o)) return;
+  pe_seq_id id = add(&r);
+  step(16, false);
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_SAVE, id, .path = path}, NULL, &err), err);
+  batch_close();
+  if (!batch_open(&o)) return;
+  memcpy(other, prompt_ids, sizeof other), q.prompt.id = other;
+  for (other[0] = 2; other[0] < 9; other[0]++) add(&q), finish(100);
+  CHECK(b->kv->blocks - b->kv->used[0] < 4);
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_LOAD, .path = path}, NULL, &err), err);
+  id = add(&r);
+  finish(100);
+  CHECK_INT(answers[id].cached, 16);
+  batch_close(), model_close(&m);
+  unlink(path);
+}
+
 /* A window keeps a saved sequence from the middle of a block on; a sequence that shares the block
  * must find all of it. */
 static void test_loaded_window(void) {
@@ -552,6 +579,7 @@ static const check_test tests[] = {
     {"warm is cold", test_warm},
     {"turns", test_turns},
     {"save and load", test_save_and_load},
+    {"load into a full pool", test_load_into_a_full_pool},
     {"a loaded window", test_loaded_window},
     {"refusals", test_refusals},
     {"counters", test_counters},
