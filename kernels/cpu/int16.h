@@ -41,8 +41,8 @@ typedef enum pe_int16_layout {
   PE_INT16_PLANES, /* the same blocks: high bytes, low bytes; each in the order 0 2 4 6 1 3 5 7 */
   PE_INT16_BIASED, /* the same with 128 added to high bytes, so that they are not negative */
   PE_INT16_SIGNED, /* the same as planes, with low bytes from -128 to 127 */
-  PE_INT16_TILES   /* blocks of 64 columns: high bytes of n rows, low bytes of n rows, which are from
-                    * -128 to 127; each eight in the order 0 2 4 6 1 3 5 7 */
+  PE_INT16_TILES   /* blocks of 64 columns: high bytes of n rows, low bytes of n rows from -128 to
+                    * 127; each eight in the order 0 2 4 6 1 3 5 7 */
 } pe_int16_layout;
 
 typedef struct pe_int16_rows {

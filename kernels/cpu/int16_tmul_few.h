@@ -1,8 +1,8 @@
 /* int16_tmul_few.h - a part of int16_amx.c: rows that are a single tile.
  *
  * So few rows are bound by memory and by unpacking. A job is a panel and one block of its columns;
- * while its steps run, the next job's block is unpacked into the other of two buffers, a little at a
- * time, so that the vector units unpack what the tiles multiply later. Jobs take turns between
+ * while its steps run, the next job's block is unpacked into the other of two buffers, little by
+ * little, so that the vector units unpack what the tiles multiply later. Jobs take turns between
  * LOT_STREAMS panels, whose float sums wait in memory: one address stream does not fill the
  * buffers of outstanding cache lines.
  *

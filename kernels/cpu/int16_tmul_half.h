@@ -1,8 +1,8 @@
 /* int16_tmul_half.h - a part of int16_tmul_few.h: rows that are at most half of a tile.
  *
  * Both planes of them lie in one tile, which is multiplied by the weights of two panels, one of
- * each half of the range: those are two address streams, and sixteen sums of rows fill the registers
- * as those of a whole tile do. A job is a block of columns of both panels. */
+ * each half of the range: those are two address streams, and sixteen sums of rows fill the
+ * registers as those of a whole tile do. A job is a block of columns of both panels. */
 
 static NEVER void half_scales(const few_range *f, const lot *l, int streams) {
   lot_scales(f, l, 0, 0), lot_scales(f, l, streams - 1, 1);
