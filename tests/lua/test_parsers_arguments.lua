@@ -114,13 +114,19 @@ end)
 
 -- ---- where arguments are declared ---------------------------------------------------------------
 
-test("arguments that allOf and references declare have their types", function(t)
+test("arguments that branches and references declare have their types", function(t)
   for _, text in ipairs {
     '{"allOf": [{"type": "object", "properties": {"p": {"type": "integer"}}, "required": ["p"]}]}',
     '{"$defs": {"P": {"properties": {"p": {"type": "integer"}}, "required": ["p"]}},'
       .. ' "properties": {"q": {}}, "allOf": [{}, {"$ref": "#/$defs/P"}]}',
     '{"properties": {"p": {"description": "a port"}}, "allOf": [{"properties": {"p": {"type":'
-      .. ' "integer"}}, "required": ["p"]}]}' } do
+      .. ' "integer"}}, "required": ["p"]}]}',
+    '{"type": "object", "anyOf": [{"properties": {"p": {"type": "integer"}}, "required": ["p"]}]}',
+    '{"type": "object", "oneOf": [{"properties": {"p": {"type": "integer"}}, "required": ["p"]}]}',
+    '{"type": "object", "if": true, "then": {"properties": {"p": {"type": "integer"}},'
+      .. ' "required": ["p"]}}',
+    '{"type": "object", "if": false, "else": {"properties": {"p": {"type": "integer"}},'
+      .. ' "required": ["p"]}}' } do
     local tool = tool_of(text)
     local g <close> = grammar_of("qwen3_xml", tool, function(_, err) error(tostring(err), 0) end)
     local call = XML:format "5"
@@ -135,8 +141,8 @@ test("a schema that refers to itself declares nothing, and that ends", function(
 end)
 
 test("a tool that a format cannot call by its schema is called with any arguments", function(t)
-  local tool = tool_of [[{"type": "object", "anyOf": [{"properties": {"p": {"type": "integer"}},
-    "required": ["p"]}]}]]
+  local tool = tool_of [[{"type": "object", "additionalProperties": {"type": "integer"},
+    "required": ["p"]}]]
   local why
   local g <close> = grammar_of("qwen3_xml", tool, function(_, err) why = err end)
   t.eq(why.code, "unsatisfiable")
