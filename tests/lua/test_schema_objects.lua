@@ -123,6 +123,8 @@ test("schemas that apply together", function(t)
     { '{"type": "array", "not": {"items": {"type": "integer"}}}', yes = { '["a"]', '[1, "a", 2]' },
       no = { "[]", "[1]" } },
     { '{"not": {"not": {"type": "null"}}}', yes = { "null" }, no = { "1" } },
+    { '{"type": "object", "required": ["a"], "maxProperties": 1, "allOf": [{"required": ["a"]}]}',
+      yes = { '{"a": 1}' }, no = { "{}", '{"a": 1,', '{"b": 1' } },
     { '{"type": "object", "not": {"const": {"a": 1}}}',
       yes = { "{}", '{"a": 2}', '{"a": 1, "b": 2}',
       '{"b": 1}' }, no = { '{"a": 1}' } },
