@@ -227,6 +227,25 @@ test("const and enum", function(t)
   })
 end)
 
+test("long texts, which are made in pieces of 16 KiB", function(t)
+  t.unforced() -- much is made
+  local parts = {}
+  for i = 1, 8000 do parts[i] = ("%05d"):format(i) end
+  local all = table.concat(parts)
+  for _, size in ipairs { 16384, 16385, 32768, 40000 } do
+    local text = all:sub(1, size)
+    local say, no = ('"%s"'):format(text), { ('"%s"'):format(text:sub(16385)),
+      ('"%s"'):format(text:sub(1, 16383)), ('"%s0'):format(text), ('"%s'):format(text:sub(2)) }
+    cases.check(t, {
+      { ('{"const": "%s"}'):format(text), yes = { say }, no = no },
+      { ('{"enum": ["%s", "b"]}'):format(text), yes = { say, '"b"' }, no = no },
+    })
+  end
+  for i = 1, 8000 do parts[i] = ('"%s"'):format(parts[i]) end -- 40000 bytes
+  cases.check(t, { { ('{"enum": [%s]}'):format(table.concat(parts, ",")),
+    yes = { '"00001"', '"03276"', '"03277"', '"08000"' }, no = { '"00000', '"08001' } } })
+end)
+
 -- ---- arrays -------------------------------------------------------------------------------------
 
 test("elements and their number", function(t)
