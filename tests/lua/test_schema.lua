@@ -310,6 +310,12 @@ test("unique elements of a list of values", function(t)
     { '{"type": "array", "uniqueItems": false}', yes = { "[1, 1]" } },
     { '{"type": "array", "uniqueItems": true, "maxItems": 2, "items": {"enum": [1, 2, 3, 1]}}',
       yes = { "[2, 1]" }, no = { "[1, 2,", "[1, 1" } },
+    { '{"type": "array", "uniqueItems": true, "items": {"anyOf": [{"enum": ["a", "b"]},'
+      .. ' {"const": "c"}, {"type": "null"}]}}', yes = { '["a", "c", null, "b"]' },
+      no = { '["a", "a', '["c", "c', "[null, n", '["a", "c", null, "b",' } },
+    { '{"type": "array", "uniqueItems": true, "items": {"$ref": "#/$defs/x"}, "$defs": {"x":'
+      .. ' {"allOf": [{"minimum": 2}, {"oneOf": [{"const": 1}, {"enum": [2, 3]}]}]}}}',
+      yes = { "[3, 2]" }, no = { "[1", "[2, 2", "[2, 3," } },
   })
   local values = {}
   for i = 1, 64 do values[i] = i + 99 end
