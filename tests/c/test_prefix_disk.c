@@ -116,6 +116,36 @@ static void test_read_ahead(void) {
   remove_folder();
 }
 
+/* What was read is brought a number of bytes at a time, at least one block. */
+static void test_bring(void) {
+  world w;
+  pe_error err;
+  make_folder();
+  world_open(&w, &shapes[0], 4, 400, 1 << 20, folder);
+  remember(&w, &plain, text, 18);
+  push_out(&w);
+  CHECK(pe_prefix_bring(w.p, &plain, text, 20, 1)); /* without a thread there is nothing to do */
+  CHECK_INT(stats_of(&w).disk_reads, 0);
+  CHECK_OK(pe_prefix_background(w.p, no_notify, NULL, &err), err);
+  const uint64_t fetch = pe_prefix_fetch(w.p, &plain, text, 20);
+  for (int i = 0; i < 10000 && !pe_prefix_fetched(w.p, fetch); i++) usleep(1000);
+  for (int i = 1; i <= 5; i++) {
+    CHECK_INT(pe_prefix_bring(w.p, &plain, text, 20, 1), i == 5);
+    CHECK_INT(stats_of(&w).nodes, i);
+    CHECK_INT(stats_of(&w).disk_reads, i);
+    check_tree(&w);
+  }
+  CHECK(pe_prefix_bring(w.p, &plain, text, 20, 1));
+  pe_prefix_fetch_end(w.p);
+  CHECK(pe_prefix_bring(w.p, &plain, text, 20, 1 << 20));
+  CHECK_INT(recall(&w, &plain, text, 20), 18);
+  CHECK_INT(stats_of(&w).disk_reads, 5);
+  pe_prefix_foreground(w.p);
+  pe_prefix_clear(w.p);
+  world_close(&w);
+  remove_folder();
+}
+
 /* The folder is made if it is not there. */
 static void test_new_folder(void) {
   world w;
@@ -473,6 +503,7 @@ static const check_test tests[] = {
     {"round trip", test_round_trip},
     {"written early", test_written_early},
     {"read ahead", test_read_ahead},
+    {"bring", test_bring},
     {"new folder", test_new_folder},
     {"written early without room", test_written_early_without_room},
     {"states", test_states},
