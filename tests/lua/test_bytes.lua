@@ -149,6 +149,16 @@ test("places of slices", function(t)
   t.raises(function() read(long, { slices = { {} } }) end, "string expected")
 end)
 
+test("a tape is built in one step while there is time, and else in steps of 64 notes", function(t)
+  local function steps(numbers, ms)
+    local got, _, count = read("[" .. ("7,"):rep(numbers - 1) .. "7]", nil, ms)
+    t.eq(#got, numbers)
+    return count
+  end
+  t.eq({ steps(62, 1e6), steps(63, 1e6), steps(5000, 1e6) }, { 1, 1, 1 })
+  t.eq({ steps(62, 0), steps(63, 0), steps(126, 0), steps(127, 0) }, { 1, 2, 2, 3 })
+end)
+
 test("a tape is built once, and its memory is given back then", function(t)
   local tape
   json.read(bytes_of "[1, 2]", nil, function(got) tape = got end)
