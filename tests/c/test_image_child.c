@@ -322,6 +322,36 @@ static void drops_and_closes(void) { /* with jobs in every state */
   CHECK_INT(descriptors(), before);
 }
 
+/* Jobs that wait, and those whose results nobody took, are bounded; one that finds no memory is
+ * refused. */
+static void is_bounded(void) {
+  pe_decoder_options o = pe_decoder_defaults();
+  o.children = 1;
+  pe_decoder *d = open_with(o);
+  pe_buffer *b = picture("shapes.png");
+  uint64_t job = 0;
+  pe_error err;
+  pe_decoded got;
+  pe_decoder_stats s;
+  pe_alloc_fail_at(1);
+  pe_status rc = pe_decoder_submit(d, b, NULL, 0, &job, &err);
+  pe_alloc_fail_at(0);
+  CHECK_FAILS(rc, PE_ENOMEM, err, "picture");
+  for (int i = 0; i < 4096; i++) CHECK_OK(pe_decoder_submit(d, b, NULL, 0, &job, &err), err);
+  do {
+    usleep(1000);
+    pe_decoder_read_stats(d, &s);
+  } while (s.waiting + s.running);
+  CHECK_INT(s.finished, 4096);
+  CHECK_FAILS(pe_decoder_submit(d, b, NULL, 0, &job, &err), PE_ELIMIT, err,
+              "4096 pictures are waiting to be decoded already");
+  CHECK(pe_decoder_next(d, &got));
+  pe_decoded_free(&got);
+  CHECK_OK(pe_decoder_submit(d, b, NULL, 0, &job, &err), err);
+  pe_buffer_release(b);
+  pe_decoder_close(d);
+}
+
 static const check_test tests[] = {
     {"requests are checked", checks_requests},
     {"replies are checked", checks_replies},
@@ -332,6 +362,7 @@ static const check_test tests[] = {
     {"a picture whose child dies twice", gives_up},
     {"a time limit", has_a_time_limit},
     {"jobs are dropped, a decoder closes", drops_and_closes},
+    {"jobs are bounded", is_bounded},
 };
 
 int main(int argc, char **argv) {
