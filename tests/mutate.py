@@ -250,7 +250,8 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"BOOLEAN\(\w+\), \.absent = (1)"),
         re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
                    r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
-                   r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PER_TASK|PIECE|PLAIN_STRIP|QUERIES|ROUNDS|"
+                   r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PE_MATCHER_COSTLY|PER_TASK|PIECE|PLAIN_STRIP|"
+                   r"QUERIES|ROUNDS|"
                    r"SHARED|SPIN_CHECKS|SPIN_NS|SPINS|STORE_ROWS|STRETCH|STRIP|STRIP_BYTES|"
                    r"TILE_QUERIES|WIDE_ROWS|WIDE_STRIP|WINDOWS) = ([\d <]+)")]
 # Functions that change nothing but speed or memory: into how many tasks an op is split, which
