@@ -395,3 +395,13 @@ test("tokens granted to a step in flight count as computed for the next", functi
   assert(batch:stop())
   t.eq(left, { 300, 200, 100 })
 end)
+
+test("a model closes all that it opened", function(t)
+  local model = assert(perigee.open "examples/moonlet")
+  local tok, graph, weights = model:tokenizer(), model.graph, model.weights
+  t.ok(#weights:names() > 0 and #graph:values() > 0 and #tok:encode "a" > 0)
+  model:close()
+  t.raises(function() weights:names() end, "closed")
+  t.raises(function() graph:values() end, "closed")
+  t.raises(function() tok:encode "a" end, "closed")
+end)
