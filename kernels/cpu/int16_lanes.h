@@ -6,7 +6,6 @@
  *   int16_bytes.h     or bytes of one or two rows with VNNI,
  *   int16_tmul.h      or bytes in the tiles of AMX,
  *   int16_tmul_few.h  and in one tile of at most 16 rows
- *   int16_tmul_half.h and in half of one
  *   int16_impl.h      activations and products
  *
  * A version defines these macros before:

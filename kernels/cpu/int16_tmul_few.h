@@ -1,13 +1,14 @@
-/* int16_tmul_few.h - a part of int16_amx.c: rows that are a single tile.
+/* int16_tmul_few.h - a part of int16_amx.c: rows that are a single tile, or half of one.
  *
  * So few rows are bound by memory and by unpacking. A job is a panel and one block of its columns;
  * while its steps run, the next job's block is unpacked into the other of two buffers, little by
  * little, so that the vector units unpack what the tiles multiply later. Jobs take turns between
  * LOT_STREAMS panels, whose float sums wait in memory: one address stream does not fill the
- * buffers of outstanding cache lines.
+ * buffers of outstanding cache lines. Of half a tile of rows a job has a panel of each stream: both
+ * planes of the rows lie in one tile, and sixteen sums fill the registers as those of a whole tile.
  *
- * Registers hold the sums of PE_TILE rows. Those above the number of rows that there are read the
- * scales of other groups, and nobody reads their sums. */
+ * Registers hold the sums of PE_TILE rows, or of HALF rows of two panels. Those above the number of
+ * rows that there are read the scales of other groups, and nobody reads their sums. */
 
 enum {
   LOT_STREAMS = 2,
@@ -19,8 +20,9 @@ enum {
 typedef struct few_range {
   const pe_int16_product *o;
   pe_int16_block *block;
-  int64_t first, apart;      /* panels of a stream: stream z begins with first + z * apart */
-  int streams, cols, blocks; /* streams that take turns; columns of a block; blocks of a panel */
+  int64_t first, apart; /* panels of a stream: stream z begins with first + z * apart */
+  int streams, panels;  /* streams that take turns, and panels of a job: one of them is 1 */
+  int cols, blocks;     /* columns of a block, blocks of a panel */
 } few_range;
 
 /* The sums of a tile: acc and, of kinds with biases, those. */
@@ -29,7 +31,7 @@ typedef struct few_sums {
 } __attribute__((aligned(64))) few_sums;
 
 /* A job before it is one: which stream, panel of it, and block of columns; and the buffer of every
- * second job. */
+ * second job. Its panel c is of stream `stream` + c. */
 typedef struct lot {
   int stream, block, buffer;
   int64_t panel;
@@ -55,13 +57,14 @@ ALWAYS int lot_chunks(const few_range *f, const lot *l) {
   return (lot_groups(f, l) + per - 1) / per;
 }
 
-ALWAYS int64_t lot_panel(const few_range *f, const lot *l, int stream) {
-  return f->first + stream * f->apart + l->panel;
+ALWAYS int64_t lot_panel(const few_range *f, const lot *l, int c) {
+  return f->first + (l->stream + c) * f->apart + l->panel;
 }
 
-ALWAYS const uint8_t *lot_chunk(const few_range *f, const lot *l, int stream) {
+/* A single panel is its own partner. */
+ALWAYS const uint8_t *lot_chunk(const few_range *f, const lot *l, int c) {
   const pe_pack *w = f->o->w;
-  return pe_pack_panel(w, lot_panel(f, l, stream)) +
+  return pe_pack_panel(w, lot_panel(f, l, c < f->panels ? c : 0)) +
          (uint64_t)(l->block * (f->cols / w->chunk)) * (uint64_t)w->chunk_bytes;
 }
 
@@ -89,11 +92,11 @@ ALWAYS job job_of(const few_range *f, const lot *l) {
                .rows = f->o->x->rows};
 }
 
-/* Of a panel of stream z, which is panel c of its buffer. */
-static NEVER void lot_scales(const few_range *f, const lot *l, int z, int c) {
+static NEVER void lot_scales(const few_range *f, const lot *l, int panels) {
   pe_int16_block *to = f->block;
-  scales_of(f->o->w, lot_chunk(f, l, z), lot_chunks(f, l), lot_floats(to->s[l->buffer], c),
-            lot_floats(to->b[l->buffer], c));
+  for (int c = 0; c < panels; c++)
+    scales_of(f->o->w, lot_chunk(f, l, c), lot_chunks(f, l), lot_floats(to->s[l->buffer], c),
+              lot_floats(to->b[l->buffer], c));
 }
 
 /* Adds the biases of n rows from `first` on. */
@@ -116,10 +119,13 @@ static NEVER void few_biases(const few_range *f, const lot *l, int c, float *to)
 
 /* A lot all groups of which are in its sums. */
 static NEVER void end_lot(const few_range *f, const lot *l, few_sums *sums) {
-  if (f->o->w->bias) few_biases(f, l, 0, sums->bias);
-  if (l->block + 1 < f->blocks) return;
-  finish(f->o, sums->acc, sums->bias, LANES, lot_panel(f, l, l->stream), 0, f->o->x->rows);
-  memset(sums, 0, sizeof *sums);
+  for (int c = 0; c < f->panels; c++) {
+    const int at = c * HALF * LANES;
+    if (f->o->w->bias) few_biases(f, l, c, sums->bias + at);
+    if (l->block + 1 == f->blocks)
+      finish(f->o, sums->acc + at, sums->bias + at, LANES, lot_panel(f, l, c), 0, f->o->x->rows);
+  }
+  if (l->block + 1 == f->blocks) memset(sums, 0, sizeof *sums);
 }
 
 /* What is unpacked while other steps run: UNIT columns of one panel, or two, at a time. */
@@ -130,12 +136,10 @@ typedef struct few_next {
   int col, cols, group; /* the next column, of how many; and the step that takes it */
 } few_next;
 
-/* other: panels from the first of two to the second. */
-ALWAYS few_next next_of(const few_range *f, const lot *l, int64_t other, bool more) {
+ALWAYS few_next next_of(const few_range *f, const lot *l, bool more) {
   const pe_pack *w = f->o->w;
-  const uint8_t *chunk = lot_chunk(f, l, l->stream);
   return (few_next){.w = w,
-                    .chunk = {chunk, chunk + (uint64_t)other * w->panel_bytes},
+                    .chunk = {lot_chunk(f, l, 0), lot_chunk(f, l, 1)},
                     .to = {lot_codes(f, l, 0), lot_codes(f, l, 1)},
                     .cols = more ? lot_groups(f, l) * w->act : 0};
 }
@@ -158,8 +162,9 @@ ALWAYS void unpack_rest(few_next *n, const int panels, const form f) {
   while (n->col < n->cols) unpack_next(n, panels, f);
 }
 
-ALWAYS void run_lots(const few_range *f, const form fm) {
+ALWAYS void run_lots(const few_range *f, const bool half, const form fm) {
   enum { R = PE_TILE };
+  const int panels = half ? 2 : 1;
   const task t = {.act = f->o->w->act, .narrow = f->o->w->base < 8 || f->o->w->offset};
   few_sums sums[LOT_STREAMS];
   stored_sums s[2];
@@ -167,48 +172,46 @@ ALWAYS void run_lots(const few_range *f, const form fm) {
   lot l = {0}, before, then = {0};
   job past = {.groups = 0}, j;
   memset(sums, 0, sizeof sums), memset(s, 0, sizeof s);
-  few_next n = next_of(f, &l, 0, true);
-  unpack_rest(&n, 1, fm);
-  lot_scales(f, &l, l.stream, 0);
+  few_next n = next_of(f, &l, true);
+  unpack_rest(&n, panels, fm);
+  lot_scales(f, &l, panels);
   bool more = next_lot(f, &then);
   for (bool first = true;; first = false) {
     j = job_of(f, &l);
-    n = next_of(f, &then, 0, more);
+    n = next_of(f, &then, more);
     const int steps = steps_of(&j), last = steps_of(&past);
-    unpack_at(&n, 0, 1, fm);
-    edge_step(&t, &j, 0, &past, last - 3, EVEN, &s[0], &s[1], acc, R, false);
-    unpack_at(&n, 1, 1, fm);
-    edge_step(&t, &j, 1, &past, last - 2, ODD, &s[1], &s[0], acc, R, false);
-    unpack_at(&n, 2, 1, fm);
-    edge_step(&t, &j, 2, &past, last - 1, EVEN, &s[0], &s[1], acc, R, false);
+    unpack_at(&n, 0, panels, fm);
+    edge_step(&t, &j, 0, &past, last - 3, EVEN, &s[0], &s[1], acc, R, half);
+    unpack_at(&n, 1, panels, fm);
+    edge_step(&t, &j, 1, &past, last - 2, ODD, &s[1], &s[0], acc, R, half);
+    unpack_at(&n, 2, panels, fm);
+    edge_step(&t, &j, 2, &past, last - 1, EVEN, &s[0], &s[1], acc, R, half);
     if (!first) store_acc(sums[before.stream].acc, LANES, acc, R);
     if (!first) end_lot(f, &before, &sums[before.stream]);
     load_acc(sums[l.stream].acc, LANES, acc, R);
-    if (more) lot_scales(f, &then, then.stream, 0);
+    if (more) lot_scales(f, &then, panels);
     int g = 3;
     for (; g + 1 < steps; g += 2) {
-      unpack_at(&n, g, 1, fm);
-      step(&t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, false);
-      unpack_at(&n, g + 1, 1, fm);
-      step(&t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R, false);
+      unpack_at(&n, g, panels, fm);
+      step(&t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, half);
+      unpack_at(&n, g + 1, panels, fm);
+      step(&t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R, half);
     }
-    unpack_at(&n, g, 1, fm);
-    edge_step(&t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, false);
-    unpack_rest(&n, 1, fm);
+    unpack_at(&n, g, panels, fm);
+    edge_step(&t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, half);
+    unpack_rest(&n, panels, fm);
     if (!more) break;
     past = j, before = l, l = then;
     more = next_lot(f, &then);
   }
-  drain(&j, s, acc, R, false);
+  drain(&j, s, acc, R, half);
   store_acc(sums[l.stream].acc, LANES, acc, R);
   end_lot(f, &l, &sums[l.stream]);
 }
 
-#include "kernels/cpu/int16_tmul_half.h"
-
 #define DEFINE_FEW(name)                                                                           \
-  static void few_##name(const few_range *f) { run_lots(f, FORM_##name); }                         \
-  static void half_##name(const few_range *f) { run_halves(f, FORM_##name); }
+  static void few_##name(const few_range *f) { run_lots(f, false, FORM_##name); }                  \
+  static void half_##name(const few_range *f) { run_lots(f, true, FORM_##name); }
 EACH_FORM(DEFINE_FEW)
 
 static void (*const few_forms[FORMS][2])(const few_range *) = {
@@ -225,11 +228,12 @@ static void few(const pe_int16_product *o, int64_t from, int64_t to, pe_int16_bl
                  .block = block,
                  .first = from,
                  .apart = (to - from) / LOT_STREAMS,
-                 .streams = LOT_STREAMS,
+                 .streams = half ? 1 : LOT_STREAMS,
+                 .panels = half ? LOT_STREAMS : 1,
                  .cols = cols,
                  .blocks = (int)((o->w->cols + cols - 1) / cols)};
   void (*const run)(const few_range *) = few_forms[form_index(o->w)][half];
   if (f.apart) run(&f);
-  f.first = from + f.apart * LOT_STREAMS, f.apart = to - f.first, f.streams = 1;
+  f.first = from + f.apart * LOT_STREAMS, f.apart = to - f.first, f.streams = f.panels = 1;
   if (f.apart) run(&f);
 }

@@ -111,6 +111,11 @@ static void wait_answers(pe_worker *w, news *n, int answers) {
   CHECK_INT(n->answers, answers);
 }
 
+static void wait_hanging(void) {
+  for (int i = 0; i < 10000 && !atomic_load(&hanging); i++) usleep(100);
+  CHECK(atomic_load(&hanging) > 0);
+}
+
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_slow_disk(void) {
@@ -124,8 +129,7 @@ static void test_slow_disk(void) {
   CHECK_INT(n.tokens, 1);
   atomic_store(&hangs, true);
   uint64_t saved = file(w, seq, path), loaded = file(w, 0, path);
-  for (int i = 0; i < 10000 && !atomic_load(&hanging); i++) usleep(100);
-  CHECK(atomic_load(&hanging) > 0);
+  wait_hanging();
   for (int i = 0; i < 50; i++) step(w, seq, &n); /* streams go on */
   CHECK_INT(n.tokens, 51);
   CHECK_INT(n.answers, 0);
@@ -151,7 +155,7 @@ static void test_bound(void) {
   step(w, seq, &n);
   atomic_store(&hanging, 0), atomic_store(&hangs, true);
   file(w, seq, path);
-  for (int i = 0; i < 10000 && !atomic_load(&hanging); i++) usleep(100);
+  wait_hanging();
   pthread_mutex_lock(&w->lock);
   const uint64_t one = w->file_bytes;
   w->file_bytes = most - one; /* as if much more were waiting */
