@@ -270,7 +270,7 @@ static pe_status do_pin(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe
   if (word) {
     memcpy(word, r.prompt.id, (size_t)r.prompt.count * sizeof *word);
     if (r.media) pe_media_words(r.media, q->name, 0, r.prompt.count, word);
-    pe_prefix_pin(b->prefix, &key, word, r.prompt.count, !c->pin.off, &reply->found);
+    rc = pe_prefix_pin(b->prefix, &key, word, r.prompt.count, !c->pin.off, &reply->found, err);
   } else {
     rc = pe_nomem(err, "pin");
   }

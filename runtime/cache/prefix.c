@@ -509,31 +509,33 @@ static void unpin(pe_prefix *p, pin **at) {
   pe_free(q);
 }
 
-static bool add_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
-                    const pe_tree_hit *hit) {
+static pe_status add_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
+                         const pe_tree_hit *hit, pe_error *err) {
   pin *q = pe_alloc(sizeof *q + (size_t)n * sizeof *token);
-  if (!q) return false;
+  if (!q) return pe_nomem(err, "pin");
   *q = (pin){.next = p->pins, .key = *key, .node = hit->node, .slot = hit->slot, .n = n};
   memcpy(q->token, token, (size_t)n * sizeof *token);
   pe_names_retain_all(p->tree.kv->names, token, n);
   p->pins = q;
   pe_tree_pin(&p->tree, hit->node, hit->slot, 1);
-  return true;
+  return PE_OK;
 }
 
-void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
-                   bool set, int32_t *found) {
+pe_status pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
+                        bool set, int32_t *found, pe_error *err) {
   pe_tree_hit hit;
   *found = 0;
-  if (n <= 0) return;
-  bool cached = pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n}, false, &hit) &&
-                (!set || add_pin(p, key, token, n, &hit));
+  if (n <= 0) return PE_OK;
+  bool cached = pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n}, false, &hit);
+  if (set && !cached) return PE_OK;
+  pe_status rc = set ? add_pin(p, key, token, n, &hit, err) : PE_OK;
+  if (rc) return rc;
   if (cached) *found = hit.position;
-  if (set && !cached) return;
   /* the new pin is first in the list; an older one of the same tokens goes */
   pin **old = pin_of(set ? &p->pins->next : &p->pins, key, token, n);
   if (*old) unpin(p, old);
   shrink(p);
+  return PE_OK;
 }
 
 void pe_prefix_abandon(pe_prefix *p) {

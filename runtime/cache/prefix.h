@@ -99,8 +99,8 @@ uint64_t pe_prefix_changes(const pe_prefix *p); /* while this is unchanged, so i
 pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq *s, pe_error *err);
 /* Pins the part of the n tokens that is in memory, *found tokens, so that it is not evicted; or
  * removes the pin that was set with the same n tokens. */
-void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
-                   bool set, int32_t *found);
+pe_status pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
+                        bool set, int32_t *found, pe_error *err);
 /* Marks the pinned blocks of a group, one byte per block; returns the number newly marked. */
 int32_t pe_prefix_pinned(const pe_prefix *p, int32_t group, uint8_t *mark);
 

@@ -199,14 +199,12 @@ static void test_pinned_room(void) {
 static void test_no_room_alone(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
-  int32_t found = 0;
   o.sequences = 1, o.cache_tokens = 16, o.prefix.budget = 1 << 20; /* 24 tokens */
   pe_request r = request(12, 1), other = request(16, 1), small = request(6, 2);
   if (!batch_open(&o)) return;
   add(&r);
   finish(100);
-  pe_prefix_pin(b->prefix, &(pe_prefix_key){0}, prompt_ids, 12, true, &found);
-  CHECK(found >= 11);
+  CHECK(batch_pin(b, r.prompt, 0, true) >= 11);
   other.prompt.id = prompt_ids + 3, small.prompt.id = prompt_ids + 2;
   pe_seq_id id = add(&other), next = add(&small);
   finish(100);

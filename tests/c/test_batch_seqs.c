@@ -357,6 +357,32 @@ static void test_peek_many(void) {
   batch_close(), model_close(&m);
 }
 
+/* Without memory nothing is pinned, and the command says why. */
+static void test_pin_without_memory(void) {
+  if (!model_open(&m, DENSE, 1)) return;
+  pe_batch_options o = options();
+  o.prefix.budget = 1 << 20;
+  pe_request r = request(12, 1);
+  if (!batch_open(&o)) return;
+  add(&r), finish(100);
+  pe_command c = {PE_DO_PIN, .pin = {.prompt = r.prompt}};
+  pe_status rc = PE_ENOMEM;
+  int32_t n = 1;
+  for (; rc && n < 40; n++) {
+    pe_reply reply = {0};
+    pe_error err = {0};
+    pe_alloc_fail_at(n);
+    rc = pe_batch_do(b, &c, &reply, &err);
+    const bool failed = pe_alloc_count() >= n;
+    pe_alloc_fail_at(0);
+    CHECK_INT(rc != PE_OK, failed);
+    if (rc) CHECK_FAILS(rc, PE_ENOMEM, err, "memory");
+    CHECK_INT(reply.found, rc ? 0 : 12);
+  }
+  CHECK(n > 3 && n < 40);
+  batch_close(), model_close(&m);
+}
+
 static const check_test tests[] = {
     {"stop strings", test_stop_strings},
     {"cancelled text", test_cancelled_text},
@@ -370,5 +396,6 @@ static const check_test tests[] = {
     {"bias and logits", test_bias_and_logits},
     {"peek", test_peek},
     {"peek at a long queue", test_peek_many},
+    {"pin without memory", test_pin_without_memory},
 };
 CHECK_MAIN("batch_seqs", tests)

@@ -170,6 +170,27 @@ static void test_collisions(void) {
   pe_names_close(names);
 }
 
+/* More names than the table has chains: each is found, and goes when its last reference does. */
+static void test_many(void) {
+  enum { MANY = 3000 };
+  int32_t word[MANY];
+  pe_names *names = NULL;
+  pe_error err;
+  CHECK_OK(pe_names_open(&names, &err), err);
+  for (int i = 0; i < MANY; i++) {
+    const pe_name name = {.hash = {(uint8_t)i, (uint8_t)(i >> 8)}, .tokens = i};
+    CHECK_OK(pe_names_put(names, &name, &word[i], &err), err);
+  }
+  CHECK_INT(pe_names_count(names), MANY);
+  for (int i = 0; i < MANY; i++) {
+    const pe_name *name = pe_names_find(names, word[i]);
+    CHECK(name && name->tokens == i);
+  }
+  for (int i = 0; i < MANY; i++) pe_names_release(names, word[i]);
+  CHECK_INT(pe_names_count(names), 0);
+  pe_names_close(names);
+}
+
 /* A word has the same bits of its name in every process: files have words. */
 static void test_word(void) {
   pe_name name = {.hash = {0x21, 0x43, 0x65, 0xff}, .layout = {1, 2, 4, 0x10}, .whole = 1};
@@ -186,6 +207,7 @@ static void test_word(void) {
 }
 
 static const check_test tests[] = {
-    {"runs", test_runs},   {"refusals", test_refusals},     {"planes", test_planes},
-    {"names", test_names}, {"collisions", test_collisions}, {"word", test_word}};
+    {"runs", test_runs},      {"refusals", test_refusals},     {"planes", test_planes},
+    {"names", test_names},    {"collisions", test_collisions}, {"word", test_word},
+    {"many names", test_many}};
 CHECK_MAIN("media", tests)

@@ -121,15 +121,21 @@ static void test_windows(void) {
   world_close(&w);
 }
 
+static void pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n, bool set,
+                int32_t *found) {
+  pe_error err;
+  CHECK_OK(pe_prefix_pin(p, key, token, n, set, found, &err), err);
+}
+
 static void test_pins(void) {
   for (int k = 0; k < SHAPES; k++) {
     world w;
     int32_t found, other[MOST_TOKENS];
     world_open(&w, &shapes[k], 4, 4000, 1 << 20, NULL);
     remember(&w, &plain, text, 10);
-    pe_prefix_pin(w.p, &plain, text, 10, true, &found);
+    pin(w.p, &plain, text, 10, true, &found);
     CHECK_INT(found, 10);
-    pe_prefix_pin(w.p, &plain, text, 10, true, &found); /* twice is the same as once */
+    pin(w.p, &plain, text, 10, true, &found); /* twice is the same as once */
     for (int i = 0; i < 40; i++) {
       for (int j = 0; j < MOST_TOKENS; j++) other[j] = i < 20 && j < 10 ? text[j] : below(100);
       remember(&w, &plain, other, MOST_TOKENS);
@@ -139,14 +145,14 @@ static void test_pins(void) {
     CHECK_INT(recall(&w, &plain, text, 11), 10);
     for (int g = 0; g < w.graph.group_count; g++) CHECK_INT(pe_prefix_evict(w.p, g, 100), 0);
     CHECK_INT(recall(&w, &plain, text, 11), 10);
-    pe_prefix_pin(w.p, &plain, text, 9, false, &found); /* other tokens than were pinned */
+    pin(w.p, &plain, text, 9, false, &found); /* other tokens than were pinned */
     pe_prefix_clear(w.p);
     CHECK_INT(recall(&w, &plain, text, 11), 10);
-    pe_prefix_pin(w.p, &plain, text, 10, false, &found);
+    pin(w.p, &plain, text, 10, false, &found);
     CHECK_INT(found, 10);
     pe_prefix_clear(w.p);
     CHECK_INT(recall(&w, &plain, text, 11), 0);
-    pe_prefix_pin(w.p, &plain, text, 10, true, &found);
+    pin(w.p, &plain, text, 10, true, &found);
     CHECK_INT(found, 0);
     check_tree(&w);
     world_close(&w);
@@ -161,16 +167,16 @@ static void test_pins_of_tenants(void) {
     int32_t found;
     world_open(&w, &shapes[k], 4, 4000, 1 << 20, NULL);
     for (int i = 0; i < 3; i++) remember(&w, &key[i], text, 10);
-    pe_prefix_pin(w.p, &plain, text, 10, true, &found);
+    pin(w.p, &plain, text, 10, true, &found);
     CHECK_INT(found, 0);
     for (int i = 0; i < 3; i++) {
-      pe_prefix_pin(w.p, &key[i], text, 10, true, &found);
+      pin(w.p, &key[i], text, 10, true, &found);
       CHECK_INT(found, 10);
     }
-    pe_prefix_pin(w.p, &key[0], text, 10, false, &found);
+    pin(w.p, &key[0], text, 10, false, &found);
     pe_prefix_clear(w.p);
     for (int i = 0; i < 3; i++) CHECK_INT(recall(&w, &key[i], text, 11), i ? 10 : 0);
-    pe_prefix_pin(w.p, &key[2], text, 10, false, &found);
+    pin(w.p, &key[2], text, 10, false, &found);
     pe_prefix_clear(w.p);
     for (int i = 0; i < 3; i++) CHECK_INT(recall(&w, &key[i], text, 11), i == 1 ? 10 : 0);
     check_tree(&w);
@@ -405,12 +411,12 @@ static void play_pin(play *y) {
   int32_t found;
   if (m->n) {
     CHECK_INT(recall(&y->w, &m->key, m->token, y->pinned_found + 1), y->pinned_found);
-    pe_prefix_pin(y->w.p, &m->key, m->token, m->n, false, &found);
+    pin(y->w.p, &m->key, m->token, m->n, false, &found);
     CHECK(found <= m->n);
     y->pinned.n = 0;
   } else if (y->o.count) {
     y->pinned = y->o.at[below(y->o.count)];
-    pe_prefix_pin(y->w.p, &m->key, m->token, m->n, true, &y->pinned_found);
+    pin(y->w.p, &m->key, m->token, m->n, true, &y->pinned_found);
     if (!y->pinned_found) y->pinned.n = 0;
   }
 }
@@ -500,7 +506,8 @@ static void story(world *w) {
     }
     check_tree(w);
     pe_seq_close(&s);
-    pe_prefix_pin(w->p, &plain, text, 5, i != 1, &found);
+    rc = pe_prefix_pin(w->p, &plain, text, 5, i != 1, &found, &err);
+    if (rc) CHECK_INT(rc, PE_ENOMEM);
   }
 }
 

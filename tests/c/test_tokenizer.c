@@ -285,6 +285,22 @@ static void test_lookups(void) {
   pe_tokenizer_release(t);
 }
 
+/* "first" means the beginning of the text as it was given, also for a step of a sequence. */
+static void test_prepend_first(void) {
+  pe_error err = {0};
+  pe_tokenizer *t = NULL;
+  CHECK_OK(read_text("{\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":"
+                     "false},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":"
+                     "\"Metaspace\",\"replacement\":\"x\",\"prepend_scheme\":\"first\",\"split\":"
+                     "true}]}," MODEL "}",
+                     &t, &err),
+           err);
+  if (!t) return;
+  EXPECT_IDS(t, "a", NULL, 0, "5 0");
+  EXPECT_IDS(t, " a", NULL, 0, "0");
+  pe_tokenizer_release(t);
+}
+
 static void expect_bytes(const pe_tokenizer *t, const char *token, const char *want, int line) {
   pe_error err = {0};
   pe_buf got = {0};
@@ -550,6 +566,7 @@ static const check_test tests[] = {{"small_cases", test_small_cases},
                                    {"gguf", test_gguf},
                                    {"shared_gguf", test_shared_gguf},
                                    {"lookups", test_lookups},
+                                   {"prepend_first", test_prepend_first},
                                    {"bytes", test_bytes},
                                    {"offsets", test_offsets},
                                    {"bad_files", test_bad_files},

@@ -210,6 +210,10 @@ test("references", function(t)
       yes = { "null" } },
     { '{"$id": "http://h/a/b", "$defs": {"x": {"$id": "/c/./d/../e", "type": "null"}},'
       .. ' "$ref": "../c/e"}', yes = { "null" } },
+    { '{"$id": "http://h/a/", "$defs": {"x": {"$id": "b/", "$defs": {"y": {"$id": "c", "type":'
+      .. ' "null"}}}}, "$ref": "b/c"}', yes = { "null" } },
+    { '{"$id": "http://h/a/b/c", "$defs": {"x": {"$id": "..", "$defs": {"y": {"$id": "d", "type":'
+      .. ' "null"}}}}, "$ref": "http://h/a/d"}', yes = { "null" } },
     { '{"$defs": {"a": {"type": "array"}}, "$ref": "#/$defs/a", "maxItems": 1}', yes = { "[1]" },
       no = { "[1, " } },
     { '{"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {"type":'
