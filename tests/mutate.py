@@ -77,7 +77,8 @@ NEAR = [
     ("runtime/cache/names", "c:media c:seq c:prefix_disk c:batch_random " + PICTURES),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:media c:memory "
                       "c:batch_random "
-                      "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
+                      "lua:test_caches lua:test_tiers lua:test_batch lua:test_core "
+                      "lua:test_pictures"),
     ("runtime/device/metal", METAL),
     ("runtime/device/tower", "c:tower " + PICTURES),
     ("runtime/image", "c:image c:image_child c:image_decode lua:test_image lua:test_media "
@@ -89,10 +90,11 @@ NEAR = [
     ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:batch_constraint c:worker "
                       "c:worker_files c:worker_view c:backend c:media c:crew "
                       "c:batch_random lua:test_batch lua:test_core lua:test_hooks lua:test_best "
-                      "lua:test_engine_lines "
+                      "lua:test_engine_lines lua:test_pictures "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
     ("runtime/grammar", GRAMMAR),
     ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor lua:test_tensor_values"),
+    ("runtime/inflate", "lua:test_packed lua:test_bytes"),
     ("runtime/json_tape", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("runtime", "c:base c:json c:machine c:pool c:seal c:fault c:memory c:device lua:test_json "
                 "c:tokenizer "
@@ -216,18 +218,20 @@ LUA_RULES = [
 C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\b|typedef\b|"
                          r"pthread_mutex_lock\b|free\b)[\w>.\[\]*()-]+[^{}]*;\s*$")
 C_DECLARATION = re.compile(r"^\s+[\w ]+[ *]+[\w\[\]]+(, [\w*\[\], ]+)?;\s*$")
-LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)"
+LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else|"
+                           r"weights:close\(\))"
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
 # if (a < b) a = b, if (b < a) a = b, and a < b ? a : b: the same with <=.
 CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)|"
-                   r"(\w+) [<>]=? (\w+) \? (?:\3 : \4|\4 : \3)\b")
+                   r"([\w\[\]]+) [<>]=? ([\w\[\]]+) \? (?:\3 : \4|\4 : \3)(?!\w)")
 # The last group may change: a larger block of zeros, more room in a new table, more user values, a
 # plain search for a text without magic characters, how often a loop looks at the clock, how
 # negative the result of a comparison is, a number that means true, how much of a pipe is read at
 # once, room on Lua's stack beyond the 20 places that are always there, what an output holds before
 # a call sets it, a size that no memory has, the step of a range of one character, how often a
-# poll looks, the size of an element or an array, how much room a text has, and how much is done at
-# a time.
+# poll looks, the size of an element or an array, how much room a text has, floats that are almost
+# zero, a thousandth of a duration, a pause of a millisecond, a width that the next line replaces,
+# and how much is done at a time.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -248,15 +252,26 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"(?m)^ +(?:const |static )*[a-z]\w* (?:[^;=]*, )?\**\w+\[(\d+)\](?= =|[;,])"),
         re.compile(r"\bPE_\w+_(?:LABEL|TEXT) = (\d+)"),
         re.compile(r"BOOLEAN\(\w+\), \.absent = (1)"),
+        re.compile(r"memset\([^;\n]*, (0), [^;\n]*float\)"),
+        re.compile(r"_NS = [\d *]*\b(1000)\b"),
+        re.compile(r"_NS = \d+ \* (1000)\b"),
+        re.compile(r"async\.sleep\((0)\)"),
+        re.compile(r"pe_graph_draft\(g, \w+, \w+, (0)\);"),
         re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
                    r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
-                   r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PE_MATCHER_COSTLY|PER_TASK|PIECE|PLAIN_STRIP|"
+                   r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PE_MATCHER_COSTLY|PE_MATCHER_SOME|PER_TASK|"
+                   r"PIECE|PLAIN_STRIP|"
                    r"QUERIES|ROUNDS|"
                    r"SHARED|SPIN_CHECKS|SPIN_NS|SPINS|STORE_ROWS|STRETCH|STRIP|STRIP_BYTES|"
                    r"TILE_QUERIES|WIDE_ROWS|WIDE_STRIP|WINDOWS) = ([\d <]+)")]
 # Functions that change nothing but speed or memory: into how many tasks an op is split, which
-# memory is requested ahead of time, where a search begins. Calls of hints are not drawn either.
+# memory is requested ahead of time, where a search begins, what a sample of the logits makes it
+# expect, how much memory a grammar's parts are counted as, and a self-test of instructions. Calls
+# of hints are not drawn either.
 SPEED = re.compile(r"(?m)^(?:(?:static )?pe_cpu_work \w+|static double \w+_reads|"
+                   r"uint64_t pe_(?:chart|lexer|matcher|rex|tokmask)_bytes|static bool agrees|"
+                   r"static (?:double plan|sketch draw_sketch|float bracket|double weight_near|"
+                   r"double above|pe_scan_band seek|void count_sample|void weigh_sample)|"
                    r"(?:\w+ )+(?:prefetch\w*|ask_for|ask_of|take_sample|guess|"
                    r"pe_cpu_product_unit))\([^;{}]*\) \{"
                    r"(?:.*\}$|[\s\S]*?^\})|"

@@ -459,6 +459,9 @@ static void test_counters(void) {
   CHECK_INT(t[0].rows, 16);
   CHECK_INT(t[0].prefill, 2);
   CHECK(t[0].compute_ns > 0 && t[0].schedule_ns >= 0 && t[0].sample_ns >= 0);
+  CHECK_INT(s.compute_ns, t[0].compute_ns);
+  CHECK_INT(s.schedule_ns, t[0].schedule_ns);
+  CHECK_INT(s.sample_ns, t[0].sample_ns);
   finish(100);
   for (int i = 0; i < 10; i++) add(&r), finish(100);
   pe_batch_stat(b, &s);

@@ -62,6 +62,7 @@ static void test_round_robin(void) {
   for (int i = 0; i < SEATS; i++) {
     p[i].left += 20;
     pe_crew_call(&p[i].seat);
+    CHECK_INT(pe_crew_wanted(&p[0].seat), i > 0); /* by another seat than itself */
   }
   p[0].slow = false;
   for (int i = 0; i < SEATS; i++) wait_for(&p[i].turns, i ? 20 : 21);

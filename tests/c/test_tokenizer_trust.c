@@ -89,6 +89,15 @@ static void test_trust_normalized(void) {
   EXPECT_IDS(t, "A<X>b", part, 2, "0 3 5 4 1");
   EXPECT_IDS(t, "A<X>b", mark, 3, "0 6 1");
   pe_tokenizer_release(t);
+  /* One that begins in user text does not swallow the template's token after it. */
+  CHECK_OK(read_text("{\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[" TOKEN(
+                         "<x>", "true", "true") "," TOKEN("ab<", "true", "true") "]," MODEL "}",
+                     &t, &err),
+           err);
+  pe_span reach[] = {{0, 2, false}, {2, 5, true}};
+  EXPECT_IDS(t, "AB<X>b", NULL, 0, "7 5 4 1");
+  EXPECT_IDS(t, "AB<X>b", reach, 2, "2 6 1");
+  pe_tokenizer_release(t);
 }
 
 static const check_test tests[] = {{"spans", test_trust},

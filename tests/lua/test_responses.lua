@@ -405,7 +405,9 @@ test("a response is fetched, listed and deleted", function(t)
     end
     local code, said, page = list "?order=asc&limit=2"
     t.eq({ code, said, page.has_more, page.object }, { 200, "one two", true, "list" })
-    t.eq(select(2, list("?order=asc&limit=2&after=" .. page.last_id)), "three")
+    local _, rest, last = list("?order=asc&limit=2&after=" .. page.last_id)
+    t.eq({ rest, last.has_more }, { "three", false })
+    t.eq(select(3, list "?limit=3").has_more, false)
     t.eq(select(2, list ""), "three two one")
     t.eq(page.data[2].content[1].type, "output_text")
     for _, query in ipairs { "?limit=0", "?limit=x", "?order=up", "?after=nobody" } do

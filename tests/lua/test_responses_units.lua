@@ -51,6 +51,10 @@ local CASES = {
     .. [=["arguments":"{\"input\":\"a\\\"b\"}"}}]},]=]
     .. [=[{"role":"tool","tool_call_id":"c1","content":"one"},]=]
     .. [=[{"role":"tool","tool_call_id":"c2","content":[{"type":"text","text":"2"}]}]]=] },
+  { "one text and one call", [=[[{"role":"assistant","content":"a"},
+    {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]]=],
+    [=[[{"role":"assistant","content":"a","tool_calls":[{"id":"c","type":"function",]=]
+    .. [=["function":{"name":"f","arguments":"{}"}}]}]]=] },
   { "two texts of an assistant", '[{"role":"assistant","content":"a"},'
     .. '{"role":"assistant","content":"b"},{"role":"user","content":"c"}]',
     '[{"role":"assistant","content":"a\\n\\nb"},{"role":"user","content":"c"}]' },

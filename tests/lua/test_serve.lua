@@ -746,13 +746,16 @@ test("a server that rests collects its garbage", function(t)
   end)
 end)
 
-test("/tokenize and /detokenize are subject to rate limits", function(t)
+test("every route that reads a prompt is subject to rate limits", function(t)
   with_server(t, { rate = { requests = 2 } }, function(app, ask)
     wait_ready(app)
     local function post(path, body) return ask("POST", path, { body = body }).status end
     t.eq(post("/tokenize", '{"content":"a"}'), 200)
     t.eq(post("/detokenize", '{"tokens":[1]}'), 200)
-    t.eq(post("/tokenize", '{"content":"a"}'), 429)
-    t.eq(post("/detokenize", '{"tokens":[1]}'), 429)
+    for _, path in ipairs { "/tokenize", "/detokenize", "/v1/chat/completions", "/v1/completions",
+      "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/responses/input_tokens",
+      "/v1/responses/compact" } do
+      t.eq(post(path, "{}"), 429, path)
+    end
   end)
 end)
