@@ -2,11 +2,12 @@
 """Do the tests notice? Changes one thing at a time and runs the suites that could see it.
 
     make mutate N=60 SEED=1        tests/mutate.py --count 60 --seed 1 [--jobs 1] [--only PREFIX]
-                                   [--work FOLDER] [--resume] [--all]
+                                   [--work FOLDER] [--resume] [--near]
 
 A mutant is the tree with one comparison, constant, sign, logical operator or statement changed. It
-is built in a copy of the tree (incrementally) and given to the suites of NEAR until one fails, dies
-or hangs. A mutant that no suite notices is a survivor; it is listed with its line before and after.
+is built in a copy of the tree (incrementally) and given to the suites of NEAR, then to all others,
+until one fails, dies or hangs. A mutant that no suite notices is a survivor; it is listed with its
+line before and after.
 A survivor that changes behaviour needs a test; one that changes only speed, memory or an equivalent
 expression does not.
 
@@ -16,7 +17,7 @@ of SAME and SPEED, which change nothing but speed or memory, and the self-tests 
 they are tests.
 
 --work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
---resume continues there. --all also runs the suites that NEAR does not name.
+--resume continues there. --near runs the suites of NEAR alone: quicker, and with more survivors.
 """
 import argparse
 import concurrent.futures
@@ -250,6 +251,7 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"\bPOLL_MS = (\d+)"),
         re.compile(r"calloc\([^;\n]*, (\d)\)"),
         re.compile(r"(?m)^ +(?:const |static )*[a-z]\w* (?:[^;=]*, )?\**\w+\[(\d+)\](?= =|[;,])"),
+        re.compile(r"(?m)^ +(?:const |static )*[a-z]\w* \w+\[([^\]\n]+)\](?= =|[;,])"),
         re.compile(r"\bPE_\w+_(?:LABEL|TEXT) = (\d+)"),
         re.compile(r"BOOLEAN\(\w+\), \.absent = (1)"),
         re.compile(r"memset\([^;\n]*, (0), [^;\n]*float\)"),
@@ -383,7 +385,7 @@ def has_clock(suite):
     return suite.startswith("sh:") or suite.startswith("lua:") and '"luv"' in text
 
 
-def suites_of(path, times, everything):
+def suites_of(path, times, near_alone):
     """The suites that could notice: first those named after the file or that name it."""
     stem, ext = os.path.splitext(path)
     base = os.path.basename(stem)
@@ -403,7 +405,7 @@ def suites_of(path, times, everything):
     if path.startswith("lua/"):
         near += ["lua:test_options", "lua:test_arguments", "lua:test_results", "lua:test_limits"]
     near.sort(key=lambda s: times.get(s, (0, 0))[1])
-    rest = sorted(times, key=lambda s: times[s][1]) if everything else []
+    rest = [] if near_alone else sorted(times, key=lambda s: times[s][1])
     order = list(dict.fromkeys(first + near + rest))
     return [s for s in order if s in times]
 
@@ -553,7 +555,7 @@ def restore(target, text, objects):
                 f.write(content)
 
 
-def judge(tree, path, text, change, times, everything):
+def judge(tree, path, text, change, times, near_alone):
     """(suite that noticed or None, its failure); ("", why) for a change to draw again."""
     start, end, new, _ = change
     target, obj = os.path.join(tree, path), "build/%s.o" % os.path.splitext(path)[0]
@@ -569,7 +571,7 @@ def judge(tree, path, text, change, times, everything):
                 return "", "does not compile"
             if unchanged(objects):
                 return "", "same code"
-        suites = suites_of(path, times, everything)
+        suites = suites_of(path, times, near_alone)
         for i, suite in enumerate(suites):
             # What the first suite needs, then what all others need: make itself takes a while.
             if i < 2:
@@ -606,7 +608,7 @@ def main():
     p.add_argument("--only", help="files whose path begins so")
     p.add_argument("--work", help="a folder to keep, for --resume")
     p.add_argument("--resume", action="store_true", help="continue with the results in --work")
-    p.add_argument("--all", action="store_true", help="suites that NEAR does not name also run")
+    p.add_argument("--near", action="store_true", help="only the suites that NEAR names")
     o = p.parse_args()
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     work = os.path.abspath(o.work) if o.work else tempfile.mkdtemp(prefix="mutate-")
@@ -627,7 +629,7 @@ def main():
             try:
                 old = known.get(r["where"] + r["after"])
                 if not old:
-                    r["suite"], r["why"] = judge(tree, path, text, change, times, o.all)
+                    r["suite"], r["why"] = judge(tree, path, text, change, times, o.near)
             finally:
                 with lock:
                     trees.append(tree)

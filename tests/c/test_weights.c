@@ -553,9 +553,9 @@ static void summary(void) {
 }
 
 static void no_memory(void) {
-  static const char *const paths[] = {"tests/golden/qwen2", "tests/golden/llama-mlx-mixed",
-                                      "tests/golden/gpt_oss-mxfp4",
-                                      "tests/golden-gguf/llama-Q4_0.gguf"};
+  static const char *const paths[] = {
+      "tests/golden/qwen2", "tests/golden/llama-mlx-mixed", "tests/golden/gpt_oss-mxfp4",
+      "tests/golden/llama-one/model.safetensors", "tests/golden-gguf/llama-Q4_0.gguf"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
     for (int64_t n = 1;; n++) {
       pe_weights *w = NULL;

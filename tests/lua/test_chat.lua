@@ -245,6 +245,8 @@ once("a template without tools gets them as text, and the answer comes back as c
     .. '"parameters": {"type": "object", '
     .. '"properties": {"text": {"type": "string"}}}}\n', 1, true),
       "tools are JSON lines in their order")
+  t.ok(fallback.describe({ { name = "bare" } }):find('\n{"name": "bare"}\n', 1, true),
+    "a tool without \"function\" around it")
   t.ok(fallback.describe(TOOLS, "required"):find "must call a tool now%.$", "required")
   t.ok(fallback.describe(TOOLS,
     { ["function"] = { name = "log_note" } }):find 'the tool "log_note" now%.$', "named")

@@ -103,6 +103,20 @@ test("boundaries move over pictures", function(t)
   t.eq(#given.prompt, #ids + a + b - 2)
 end)
 
+test("images and videos of a prompt that is laid out already are found in its order", function(t)
+  local model <close> = assert(perigee.open(MOONLET))
+  local ids = model:ids("a" .. PLACE .. "b" .. PLACE:gsub("image", "video") .. "c" .. PLACE)
+  local with = { images = { image "small", image "wide" },
+    videos = { { image "small", image "small" } } }
+  local given = model:pictures():prepare(ids, with)
+  local again = model:pictures():prepare(given.prompt, with)
+  t.eq(again.prompt, given.prompt)
+  for i, item in ipairs(given.media) do
+    t.eq({ again.media[i].at, again.media[i].tokens }, { item.at, item.tokens })
+  end
+  t.eq({ given.media[1].tokens, given.media[2].tokens, given.media[3].tokens }, { 9, 9, 36 })
+end)
+
 test("generate and eval continue a video alike", function(t)
   local path = cases.folder .. "vl_qwen3_vl"
   local case = #cases.models() > 0 and cases.case("vl_qwen3_vl", 4)

@@ -79,6 +79,8 @@ end)
 -- Field, how it is set (model type, settings, config), its largest value.
 local SIZES = {
   { "patch", "qwen2_vl", function(v) return { patch_size = v } end, 4096 },
+  { "patch", "pixtral", function(v) return { patch_size = v } end, 4096 },
+  { "patch", "pixtral", function(v) return { patch_size = { height = v, width = 7 } } end, 4096 },
   { "merge", "qwen2_vl", function(v) return { merge_size = v } end, 64 },
   { "frames", "qwen2_vl", function(v) return { temporal_patch_size = v } end, 64 },
   { "pool", "gemma4", function(v) return { pooling_kernel_size = v, max_soft_tokens = 1 } end, 64 },

@@ -119,7 +119,8 @@ out "mine.lua: architecture of mine; builds a small Llama"
 out "gemma4.lua: architecture of gemma4_text, gemma4; not tried"
 echo 'return { names = { "mine" }, build = function(g) return g:nothing() end }' \
   >"$T/site/models/mine.lua"
-refused "check one that does not build" "attempt to call a nil value (method 'nothing')" check \
+refused "check one that does not build" \
+  "perigee: $T/site/models/mine.lua: 1: attempt to call a nil value (method 'nothing')" check \
   "$T/site/models/mine.lua"
 echo 'return { nmaes = { "mine" } }' >"$T/site/models/mine.lua"
 refused "check one without build" "'build' is missing" check "$T/site/models/mine.lua"
