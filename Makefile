@@ -283,7 +283,7 @@ METAL_EXEC_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/host/%.o) $(BUILD)/metal/host
             $(BUILD)/metal/host/exec.o
 METAL_CHECK_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/check/%.o) $(BUILD)/metal/host/init.o \
             $(BUILD)/metal/host/exec.o $(BUILD)/metal/host/check.o
-METAL_SUITES := kernels memory joined shortlist
+METAL_SUITES := kernels memory joined joined_experts shortlist
 METAL_TEST := $(METAL_SUITES:%=$(BUILD)/tests/metal_%)
 METAL_CHECKED := $(METAL_SUITES:%=$(BUILD)/tests/checked_%)
 METAL_CUDA := $(METAL_SUITES:%=$(BUILD)/tests/cuda_%) $(BUILD)/tests/cuda_speed

@@ -23,7 +23,8 @@
  *     26 .. 28 mat3                          29, 30    their results
  *
  * and vec[2]. A product that normalizes its input has the weight of the norm in vec[3]. A rope with
- * a store has the store's operands, and its own in in[3] and vec[1].
+ * a store has the store's operands, and its own in in[3] and vec[1]. Products of experts with their
+ * sum and a map of it have the result of the map, and its inputs in in[2] .. in[5].
  *
  * Alignment: data of matrices 4 bytes, scales and biases their element; caches, the step, features
  * and scratch 16; everything else 4. */
@@ -138,6 +139,13 @@ typedef struct pe_rope_store_args {
   pe_store_args store;
   pe_rope_args rope;
 } pe_rope_store_args;
+
+/* Products of experts, their weighted sum, and a map that has it as input number `sum`. */
+typedef struct pe_expert_total_args {
+  pe_expert_args expert;
+  pe_map_args map;
+  int32_t sum;
+} pe_expert_total_args;
 
 /* The head of slot 22. Fields from `token` on are word offsets from its start; -1: none. */
 typedef struct pe_metal_step {

@@ -156,4 +156,27 @@ METAL_FUNC bool has_vec(constant pe_metal_call &call, uint i) {
 
 METAL_FUNC size_t line_at(int row, int step) { return (size_t)row * (size_t)step; }
 
+// ---- maps: chains of elementwise operations, see pe_map_args ------------------------------------
+
+METAL_FUNC float map_operand(constant pe_map_args &args, thread const float *registers, int i) {
+  return i < 0 ? args.value[-1 - i] : registers[i];
+}
+
+// The value of input i that a column reads.
+METAL_FUNC size_t map_column(constant pe_map_args &args, int i, int column) {
+  return (size_t)(column / max(args.input[i].repeat, 1) % args.input[i].width);
+}
+
+// After the inputs are loaded.
+METAL_FUNC float map_result(constant pe_map_args &args, thread float *registers) {
+  for (int s = 0; s < args.steps; s++) {
+    const int op = args.step[s].op;
+    const float x = map_operand(args, registers, args.step[s].a);
+    registers[args.step[s].to] =
+        pe_map_is_unary(op) ? unary(op, x)
+                            : binary(op, x, map_operand(args, registers, args.step[s].b));
+  }
+  return registers[args.result];
+}
+
 #endif

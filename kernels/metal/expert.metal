@@ -3,7 +3,7 @@
 // A pair is a row and one of its chosen experts: pair = row * chosen + rank. For a few pairs every
 // pair is a product of its own. For many, expert_sort first lists the pairs by expert, in order
 // within each, and cuts the list into tiles of eight pairs, so that a weight is decoded once for a
-// tile. Scratch, as ints:
+// tile. The pairs of a single row are added in one dispatch (expert_total). Scratch, as ints:
 //
 //     [0] tiles   [1 ..] three for each tile: expert, first pair in the list, pairs   then the list
 #include "kernels/metal/product.metal"
@@ -17,6 +17,15 @@ METAL_FUNC device const float *pair_input(constant pe_metal_call &call,
                                           int pair) {
   return in + line_at(pair / args.chosen, call.in_step[0]) +
          (args.spread != 0 ? (uint)(pair % args.chosen * args.in) : 0u);
+}
+// The lines of R pairs, normalized where NORM says so.
+template <int R>
+METAL_FUNC void pair_lines(constant pe_metal_call &call, constant pe_expert_args &args,
+                           device const float *in, device const float *weight,
+                           thread const int *pairs, uint lane, thread product_input<R> &input) {
+  plain_input<R>(in, input);
+  for (int r = 0; r < R; r++) input.x[r] = pair_input(call, args, in, pairs[r]);
+  if (NORM != 0u) norm_input<R>(call.norm, weight, lane, input);
 }
 METAL_FUNC device float *pair_output(constant pe_metal_call &call, constant pe_expert_args &args,
                                      device float *out, int pair) {
@@ -96,6 +105,7 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                           device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
                           device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
                           device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                          device const float *weight [[buffer(PE_SLOT_VEC3)]],
                           device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
                           device const int *scratch [[buffer(PE_SLOT_SCRATCH)]],
                           uint2 group [[threadgroup_position_in_grid]],
@@ -110,8 +120,7 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   float sums[R * C];
   if (!tile_pairs<R>(call, args, chosen, scratch, group.y, pairs, count, expert)) return;
   columns_of<C>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
-  plain_input<R>(in, input);
-  for (int r = 0; r < R; r++) input.x[r] = pair_input(call, args, in, pairs[r]);
+  pair_lines<R>(call, args, in, weight, pairs, lane, input);
   product<R, C>(format_1(), call.mat,
                 matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, input,
                 lane % PARTS, sums);
@@ -127,6 +136,62 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
 template [[host_name("expert_linear_1")]] kernel decltype(expert_linear<1, 2>) expert_linear<1, 2>;
 template [[host_name("expert_linear_8")]] kernel decltype(expert_linear<8, 2>) expert_linear<8, 2>;
 
+// The products of a row with its experts, their weighted sum as the op expert_sum has it, and what
+// a map makes of that. Groups of columns along x, rows along y. The inputs of the map are in[2] ..;
+// number args.sum is the sum itself.
+kernel void expert_total(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                         constant pe_expert_total_args &args [[buffer(PE_SLOT_ARGS)]],
+                         device float *out [[buffer(PE_SLOT_OUT)]],
+                         device const float *in [[buffer(PE_SLOT_IN0)]],
+                         device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                         device const float *in2 [[buffer(PE_SLOT_IN2)]],
+                         device const float *in3 [[buffer(PE_SLOT_IN3)]],
+                         device const float *in4 [[buffer(PE_SLOT_IN4)]],
+                         device const float *in5 [[buffer(PE_SLOT_IN5)]],
+                         device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                         device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
+                         device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
+                         device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                         device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+                         uint2 group [[threadgroup_position_in_grid]],
+                         uint simdgroup [[simdgroup_index_in_threadgroup]],
+                         uint simdgroups [[simdgroups_per_threadgroup]],
+                         uint lane [[thread_index_in_simdgroup]]) {
+  const int row = (int)group.y, out_width = args.expert.out;
+  device const int *weights = chosen + line_at(row, call.in_step[1]) + (size_t)args.expert.chosen;
+  product_input<1> input;
+  uint columns[2];
+  uint first = 0;
+  float sums[2], total[2];
+  total[0] = total[1] = 0.0f;
+  columns_of<2>(group.x, simdgroups, simdgroup, lane, (uint)out_width, columns, first);
+  plain_input<1>(in, input);
+  for (int k = 0; k < args.expert.chosen; k++) {
+    const int pair = row * args.expert.chosen + k;
+    const uint expert = (uint)expert_of(call, args.expert, chosen, pair);
+    input.x[0] = pair_input(call, args.expert, in, pair);
+    product<1, 2>(format_1(), call.mat,
+                  matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, input,
+                  lane % PARTS, sums);
+    for (int c = 0; c < 2; c++) {
+      if (has_vec(call, 0)) sums[c] += bias[line_at((int)expert, out_width) + columns[c]];
+      total[c] = fma(as_type<float>(weights[k]), sums[c], total[c]);
+    }
+  }
+  for (int c = 0; c < 2; c++) {
+    const uint column = first + (uint)c;
+    if (!stores(c, lane % PARTS) || column >= (uint)out_width) continue;
+    float registers[PE_MAP_REGISTERS];
+    for (int i = 0; i < args.map.inputs; i++) {
+      device const float *from = i == 0 ? in2 : i == 1 ? in3 : i == 2 ? in4 : in5;
+      registers[i] = i == args.sum ? total[c]
+                                   : from[line_at(row, call.in_step[2 + i]) +
+                                          map_column(args.map, i, (int)column)];
+    }
+    out[line_at(row, call.out_step) + column] = map_result(args.map, registers);
+  }
+}
+
 template <int R, int C>
 kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                          constant pe_expert_gated_args &gated_args [[buffer(PE_SLOT_ARGS)]],
@@ -141,6 +206,7 @@ kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                          device const uchar *biases2 [[buffer(PE_SLOT_BIASES2)]],
                          device const float *bias [[buffer(PE_SLOT_VEC0)]],
                          device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
+                         device const float *weight [[buffer(PE_SLOT_VEC3)]],
                          device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
                          device const int *scratch [[buffer(PE_SLOT_SCRATCH)]],
                          uint2 group [[threadgroup_position_in_grid]],
@@ -156,8 +222,7 @@ kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   float gate[R * C], up[R * C];
   if (!tile_pairs<R>(call, args, chosen, scratch, group.y, pairs, count, expert)) return;
   columns_of<C>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
-  plain_input<R>(in, input);
-  for (int r = 0; r < R; r++) input.x[r] = pair_input(call, args, in, pairs[r]);
+  pair_lines<R>(call, args, in, weight, pairs, lane, input);
   product<R, C>(format_1(), call.mat,
                 matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, input,
                 lane % PARTS, gate);

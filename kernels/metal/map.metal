@@ -1,17 +1,6 @@
 // map.metal - chains of elementwise operations; see pe_map_args. A thread for each value.
 #include "kernels/metal/common.metal"
 
-METAL_FUNC float operand(constant pe_map_args &args, thread const float *registers, int i) {
-  return i < 0 ? args.value[-1 - i] : registers[i];
-}
-
-METAL_FUNC size_t input_at(constant pe_metal_call &call, constant pe_map_args &args, int i, int row,
-                           int column) {
-  const int repeat = max(args.input[i].repeat, 1);
-  const size_t at = (size_t)(column / repeat % args.input[i].width);
-  return args.input[i].fixed != 0 ? at : line_at(row, call.in_step[i]) + at;
-}
-
 kernel void map(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                 constant pe_map_args &args [[buffer(PE_SLOT_ARGS)]],
                 device float *out [[buffer(PE_SLOT_OUT)]],
@@ -33,14 +22,7 @@ kernel void map(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                              : i == 1 ? (fixed ? vec1 : in1)
                              : i == 2 ? (fixed ? vec2 : in2)
                                       : (fixed ? vec3 : in3);
-    registers[i] = in[input_at(call, args, i, row, column)];
+    registers[i] = in[(fixed ? 0 : line_at(row, call.in_step[i])) + map_column(args, i, column)];
   }
-  for (int s = 0; s < args.steps; s++) {
-    const int op = args.step[s].op;
-    const float x = operand(args, registers, args.step[s].a);
-    registers[args.step[s].to] =
-        pe_map_is_unary(op) ? unary(op, x)
-                            : binary(op, x, operand(args, registers, args.step[s].b));
-  }
-  out[line_at(row, call.out_step) + at.x] = registers[args.result];
+  out[line_at(row, call.out_step) + at.x] = map_result(args, registers);
 }

@@ -170,6 +170,7 @@ static void expert_gated_grid_1(job_of *j, pe_metal_grid *g) { expert_grid(j, pa
 static void expert_gated_grid_8(job_of *j, pe_metal_grid *g) {
   expert_grid(j, expert_tiles(j), 1, g);
 }
+static void expert_total_grid(job_of *j, pe_metal_grid *g) { expert_grid(j, j->call->rows, 2, g); }
 static void expert_transposed_grid(job_of *j, pe_metal_grid *g) {
   values_grid(j, j->args->expert.out, g);
   g->groups[1] = (uint32_t)pairs_of(j);
@@ -177,26 +178,36 @@ static void expert_transposed_grid(job_of *j, pe_metal_grid *g) {
 
 enum {
   EXPERT_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(VEC0) | SLOT(EXPERTS),
+  EXPERT_MAT = EXPERT_SLOTS | MAT | SLOT(VEC3) | SLOT(SCRATCH),
   SORT_SLOTS = CALL | SLOT(IN1) | SLOT(SCRATCH)
 };
-static const pe_metal_pass expert_sorted = {
-    "expert_linear_8", EXPERT_SLOTS | MAT | SLOT(SCRATCH), FORMAT, SLOT(OUT), expert_grid_8, NULL};
+static const pe_metal_pass expert_sorted = {"expert_linear_8", EXPERT_MAT,    FORMAT | NORM,
+                                            SLOT(OUT),         expert_grid_8, NULL};
 static const pe_metal_pass expert[] = {
-    {"expert_linear_1", EXPERT_SLOTS | MAT | SLOT(SCRATCH), FORMAT, SLOT(OUT), expert_grid_1, NULL},
+    {"expert_linear_1", EXPERT_MAT, FORMAT | NORM, SLOT(OUT), expert_grid_1, NULL},
     {"expert_sort", SORT_SLOTS, 0, SLOT(SCRATCH), sort_grid, &expert_sorted},
     {"expert_transposed", EXPERT_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), expert_transposed_grid,
      NULL}};
-enum { EXPERT_GATED_SLOTS = EXPERT_SLOTS | SLOT(VEC1) };
+static const pe_metal_pass expert_total = {"expert_total",
+                                           EXPERT_SLOTS | MAT | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
+                                               SLOT(IN5),
+                                           FORMAT,
+                                           SLOT(OUT),
+                                           expert_total_grid,
+                                           NULL};
+enum {
+  EXPERT_GATED_MATS = EXPERT_MAT | MAT2 | SLOT(VEC1),
+  EXPERT_GATED_CONSTANTS = FORMAT | FORMAT2 | GATE
+};
 static const pe_metal_pass expert_gated_sorted = {
-    "expert_gated_8",        EXPERT_GATED_SLOTS | MAT | MAT2 | SLOT(SCRATCH),
-    FORMAT | FORMAT2 | GATE, SLOT(OUT),
-    expert_gated_grid_8,     NULL};
+    "expert_gated_8", EXPERT_GATED_MATS,   EXPERT_GATED_CONSTANTS | NORM,
+    SLOT(OUT),        expert_gated_grid_8, NULL};
 static const pe_metal_pass expert_gated[] = {
-    {"expert_gated_1", EXPERT_GATED_SLOTS | MAT | MAT2 | SLOT(SCRATCH), FORMAT | FORMAT2 | GATE,
-     SLOT(OUT), expert_gated_grid_1, NULL},
+    {"expert_gated_1", EXPERT_GATED_MATS, EXPERT_GATED_CONSTANTS | NORM, SLOT(OUT),
+     expert_gated_grid_1, NULL},
     {"expert_sort", SORT_SLOTS, 0, SLOT(SCRATCH), sort_grid, &expert_gated_sorted},
-    {"expert_gated_transposed", EXPERT_GATED_SLOTS | SLOT(DATA) | SLOT(DATA2),
-     FORMAT | FORMAT2 | GATE, SLOT(OUT), expert_transposed_grid, NULL}};
+    {"expert_gated_transposed", EXPERT_SLOTS | SLOT(VEC1) | SLOT(DATA) | SLOT(DATA2),
+     EXPERT_GATED_CONSTANTS, SLOT(OUT), expert_transposed_grid, NULL}};
 
 /* The experts of a single row are all different: sorting them would win nothing. */
 static int expert_way(job_of *j) {
@@ -206,7 +217,7 @@ static int expert_way(job_of *j) {
 
 static double expert_reads(job_of *j) {
   const int64_t pairs = pairs_of(j), experts = j->args->expert.experts;
-  return (double)(expert_way(j) == 1 ? expert_tiles(j) : pairs) /
+  return (double)(expert_way(j) == 1 && !j->total ? expert_tiles(j) : pairs) /
          (double)(pairs < experts ? pairs : experts);
 }
 
@@ -443,6 +454,7 @@ static const pe_metal_pass store[] = {{"store", STORE_SLOTS, KV, STORE_WRITES, s
 
 static const pe_metal_pass *pass_of(job_of *j) {
   if (j->joined) return &joined[few_at_once(j)];
+  if (j->total) return &expert_total;
   switch (j->op) {
   case PE_OP_LINEAR: return &linear[rows_at_once(j)];
   case PE_OP_GATED: return &gated[rows_at_once(j)];
@@ -501,6 +513,7 @@ const pe_metal_pass *pe_metal_pass_of(const pe_metal_job *job, const char **why)
 }
 
 uint64_t pe_metal_scratch(const pe_metal_job *job) {
+  if (job->total) return 0;
   switch (job->op) {
   case PE_OP_EXPERT_LINEAR:
   case PE_OP_EXPERT_GATED:

@@ -5,8 +5,9 @@
 typedef struct maker {
   const pe_program *program;
   pe_metal_level level;
-  int32_t *norm; /* by code: the norm that it does; -1: none */
-  bool *gone;    /* by code: in a unit already, or a norm that others do */
+  int32_t *norm;          /* by code: the norm that it does; -1: none */
+  int32_t *experts, *sum; /* by code: products of experts that run with it, and their sum */
+  bool *gone;             /* by code: in a unit already, or what another code does */
 } maker;
 
 static const pe_instr *instr_of(const maker *m, int32_t code) {
@@ -49,7 +50,10 @@ static bool is_result(const pe_plan *plan, const pe_place *place) {
 /* Is code a product of the lines of norm x and of nothing else that shares their memory? */
 static bool multiplies(const maker *m, int32_t code, const pe_instr *x) {
   const pe_instr *y = instr_of(m, code);
-  if ((y->op != PE_OP_LINEAR && y->op != PE_OP_GATED) || y->rows != x->rows) return false;
+  const bool plain = y->op == PE_OP_LINEAR || y->op == PE_OP_GATED;
+  const bool experts = y->op == PE_OP_EXPERT_LINEAR || y->op == PE_OP_EXPERT_GATED;
+  if ((!plain && !experts) || y->rows != x->rows) return false;
+  if (experts && (y->args.expert.spread || y->args.expert.transposed)) return false;
   if (!pe_program_same(&y->in[0], &x->out) || y->mat->cols != x->args.norm.width) return false;
   for (int i = 1; i < PE_NODE_INPUTS; i++)
     if (pe_program_overlap(&y->in[i], &x->out)) return false;
@@ -138,17 +142,86 @@ static void find_hazards(const maker *m, pe_metal_order *o) {
   }
 }
 
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* The code that alone reads what `from` writes; -1: there are several, or it is a result. */
+static int32_t only_reader(const maker *m, int32_t from) {
+  const pe_place *place = &instr_of(m, from)->out;
+  int32_t found = -1;
+  for (int32_t i = from + 1; i < m->program->count; i++) {
+    const bool other = reads(m, i, place);
+    if (other && found >= 0) return -1;
+    if (other) found = i;
+    if (writes(m, i, place)) return found; /* results may come here later */
+  }
+  return is_result(m->program->plan, place) ? -1 : found;
+}
+
+/* Can a map be computed where the sum of the experts is, column by column? */
+static bool maps_sum(const pe_instr *x, const pe_instr *sum) {
+  const pe_map_args *a = &x->args.map;
+  int found = 0;
+  if (x->op != PE_OP_MAP || x->rows != sum->rows || a->width != sum->args.expert_sum.width)
+    return false;
+  for (int i = 0; i < a->inputs; i++) {
+    const bool whole = a->input[i].width == a->width && a->input[i].repeat <= 1;
+    if (a->input[i].fixed) return false;
+    if (pe_program_same(&x->in[i], &sum->out)) found += whole ? 1 : 2;
+  }
+  return found == 1;
+}
+
+/* Can `code` wait until `last`, whose result is not what the experts read? */
+static bool can_wait(const maker *m, const pe_instr *experts, int32_t code, int32_t sum,
+                     int32_t last) {
+  const pe_place *out = &instr_of(m, last)->out;
+  for (int i = 0; i < 2; i++)
+    if (pe_program_overlap(out, &experts->in[i])) return false;
+  for (int32_t i = code + 1; i < last; i++)
+    if (i != sum && !m->gone[i] && conflict(m, i, code)) return false;
+  return true;
+}
+
+/* Products of the chosen experts, their weighted sum, and a map of it run where the last is. */
+static void join_experts(maker *m, int32_t code) {
+  const pe_instr *x = instr_of(m, code);
+  if (x->op != PE_OP_EXPERT_LINEAR || !x->args.expert.spread || x->args.expert.transposed) return;
+  const int32_t sum = only_reader(m, code);
+  if (sum < 0) return;
+  const pe_instr *y = instr_of(m, sum);
+  if (y->op != PE_OP_EXPERT_SUM || y->rows != x->rows || !pe_program_same(&y->in[0], &x->out) ||
+      !pe_program_same(&y->in[1], &x->in[1]) || !can_wait(m, x, code, sum, sum))
+    return;
+  const int32_t map = only_reader(m, sum);
+  const bool maps = map >= 0 && maps_sum(instr_of(m, map), y) && can_wait(m, x, code, sum, map) &&
+                    can_wait(m, x, sum, sum, map);
+  m->experts[maps ? map : sum] = code, m->gone[code] = true;
+  if (maps) m->sum[map] = sum, m->gone[sum] = true;
+}
+
 /* ---- orders ---------------------------------------------------------------------------------- */
 
+static pe_metal_unit unit_of(const maker *m, int32_t code) {
+  pe_metal_unit u = {.code = {code}, .count = 1, .norm = m->norm[code]};
+  if (m->experts[code] < 0) return u;
+  u = (pe_metal_unit){.code = {m->experts[code], code}, .count = 2, .norm = -1};
+  if (m->sum[code] >= 0) u.code[1] = m->sum[code], u.code[2] = code, u.count = 3;
+  return u;
+}
+
 static void make_order(maker *m, pe_metal_order *o) {
-  for (int32_t i = 0; i < m->program->count; i++) m->norm[i] = -1, m->gone[i] = false;
-  if (m->level == PE_METAL_NORMS) absorb_norms(m);
+  for (int32_t i = 0; i < m->program->count; i++)
+    m->norm[i] = m->experts[i] = m->sum[i] = -1, m->gone[i] = false;
+  if (m->level == PE_METAL_NORMS) {
+    absorb_norms(m);
+    for (int32_t i = 0; i < m->program->count; i++) join_experts(m, i);
+  }
   for (int32_t i = 0; i < m->program->count; i++) {
     if (m->gone[i]) continue;
     pe_metal_unit *u = &o->unit[o->count++];
-    *u = (pe_metal_unit){.code = {i}, .count = 1, .norm = m->norm[i]};
+    *u = unit_of(m, i);
     m->gone[i] = true;
-    if (m->level != PE_METAL_PLAIN) join(m, u);
+    if (m->level != PE_METAL_PLAIN && u->count == 1) join(m, u);
   }
   find_hazards(m, o);
 }
@@ -156,8 +229,9 @@ static void make_order(maker *m, pe_metal_order *o) {
 pe_status pe_metal_units_open(pe_metal_units *u, const pe_program *program, pe_error *err) {
   const size_t codes = (size_t)program->count + 1;
   maker m = {.program = program};
-  m.norm = pe_calloc(codes, sizeof *m.norm), m.gone = pe_calloc(codes, sizeof *m.gone);
+  m.norm = pe_calloc(3 * codes, sizeof *m.norm), m.gone = pe_calloc(codes, sizeof *m.gone);
   bool ok = m.norm && m.gone;
+  if (ok) m.experts = m.norm + codes, m.sum = m.experts + codes;
   u->program = program;
   for (int i = 0; ok && i < PE_METAL_LEVELS; i++) {
     if (!(u->level[i].unit = pe_calloc(codes, sizeof *u->level[i].unit))) ok = false;

@@ -8,9 +8,14 @@
  *     products of one input    up to PE_METAL_JOINED, one after another in one grid
  *     rope of queries, store   both turn heads by the same table
  *     norm                     products normalize what they read; there is no unit for the norm
+ *     experts' products, sum   one group adds a column of all experts, and does the map after it:
+ *
+ *     code   norm  router  route  gated experts   down  sum  map
+ *     unit   [norm router] route  [norm experts]  [down sum  map]
  *
  * Each gives the bits of the separate codes, so an order is chosen by the rows of a step alone. A
- * norm is cheap to repeat for one row and dear for many: there are three orders.
+ * norm is cheap to repeat for one row and dear for many, and experts of many rows are sorted: there
+ * are three orders.
  *
  * `after` is that of pe_code, in units: what a unit reads and writes is not what its codes do, if
  * it reads the input of a norm.
@@ -31,8 +36,8 @@ typedef struct pe_metal_unit {
 
 typedef enum pe_metal_level {                 /* what is joined */
                               PE_METAL_PLAIN, /* nothing */
-                              PE_METAL_JOINS, /* everything but norms */
-                              PE_METAL_NORMS, /* norms too */
+                              PE_METAL_JOINS, /* everything but norms and sums of experts */
+                              PE_METAL_NORMS, /* these too */
                               PE_METAL_LEVELS
 } pe_metal_level;
 

@@ -38,6 +38,23 @@ static void join_rope(pe_metal_dispatch *d) {
   d->call.out_step = rope->out.step, d->call.in_step[3] = rope->in[0].step;
 }
 
+/* The result and the inputs are the map's; without one, the sum's. */
+static void join_experts(pe_metal_dispatch *d) {
+  const pe_instr *sum = d->instr[1], *map = d->instr[2];
+  pe_expert_total_args *a = &d->args.expert_total;
+  d->job.total = true;
+  d->call.out_step = (map ? map : sum)->out.step;
+  a->map = map ? map->args.map : (pe_map_args){.inputs = 1}, a->sum = 0;
+  for (int i = 0; map && i < a->map.inputs; i++) {
+    d->call.in_step[2 + i] = map->in[i].step;
+    if (pe_program_same(&map->in[i], &sum->out)) a->sum = i;
+  }
+}
+
+static bool has_experts(const pe_metal_dispatch *d) {
+  return d->unit->count > 1 && d->instr[0]->op == PE_OP_EXPERT_LINEAR;
+}
+
 static bool has_rope(const pe_metal_dispatch *d) {
   return d->unit->count > 1 && d->instr[0]->op == PE_OP_ROPE;
 }
@@ -59,6 +76,8 @@ static void set_dispatch(const pe_metal_walk *w, const pe_metal_unit *u, pe_meta
   d->job.call = &d->call, d->job.args = &d->args.op;
   if (has_rope(d))
     join_rope(d);
+  else if (has_experts(d))
+    join_experts(d);
   else if (u->count > 1)
     join_products(d);
   if (d->norm) d->call.norm = d->norm->args.norm, d->call.in_step[0] = d->norm->in[0].step;
@@ -73,6 +92,11 @@ const pe_instr *pe_metal_owner(const pe_metal_dispatch *d, int *slot) {
     if (s == PE_SLOT_IN3) return *slot = PE_SLOT_IN0, d->instr[0];
     if (s == PE_SLOT_VEC1) return *slot = PE_SLOT_VEC0, d->instr[0];
     return d->instr[s == PE_SLOT_OUT ? 0 : 1];
+  }
+  if (has_experts(d)) {
+    if (s == PE_SLOT_OUT) return d->instr[d->unit->count - 1];
+    if (s < PE_SLOT_IN2 || s > PE_SLOT_IN5) return d->instr[0];
+    return *slot = PE_SLOT_IN0 + s - PE_SLOT_IN2, d->instr[2];
   }
   if (s >= PE_SLOT_DATA2 && s < PE_SLOT_DATA2 + 3)
     return *slot = PE_SLOT_DATA + s - PE_SLOT_DATA2, d->instr[1];

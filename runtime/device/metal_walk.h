@@ -35,6 +35,7 @@ typedef struct pe_metal_dispatch {
   union {
     pe_op_args op;
     pe_rope_store_args rope_store;
+    pe_expert_total_args expert_total;
   } args;
   const pe_metal_unit *unit;
   const pe_instr *instr[PE_METAL_JOINED], *norm; /* of the unit; NULL: none */

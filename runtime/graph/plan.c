@@ -95,6 +95,17 @@ static bool computes(const pe_node *n) {
 /* A store writes to the cache and has no value. */
 static bool has_place(const pe_node *n) { return computes(n) && n->op != PE_OP_STORE; }
 
+/* What experts read stays until their sum is used, so that a device may compute products, sum and
+ * what follows in one go. */
+static void keep_for_experts(pe_planner *s, pe_value reader, pe_value in) {
+  pe_value v = pe_plan_root(s, in);
+  if (s->node[v].op == PE_OP_EXPERT_SUM) v = pe_plan_root(s, s->node[v].in[0]);
+  const pe_node *n = &s->node[v];
+  if (n->op != PE_OP_EXPERT_LINEAR || !n->args.expert.spread) return;
+  for (int j = 0; j < n->inputs; j++)
+    if (n->in[j] >= 0) s->spot[pe_plan_root(s, n->in[j])].last = reader;
+}
+
 static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
   pe_spot *spot = s->spot;
   for (size_t i = 0; i < s->n + s->picks; i++) {
@@ -104,8 +115,11 @@ static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
   for (size_t k = 0; k < s->count; k++) {
     const pe_node *n = &s->node[s->order[k]];
     if (n->op == PE_NODE_VIEW) continue;
-    for (int j = 0; j < n->inputs; j++)
-      if (n->in[j] >= 0) spot[pe_plan_root(s, n->in[j])].last = s->order[k];
+    for (int j = 0; j < n->inputs; j++) {
+      if (n->in[j] < 0) continue;
+      spot[pe_plan_root(s, n->in[j])].last = s->order[k];
+      keep_for_experts(s, s->order[k], n->in[j]);
+    }
   }
   spot[pe_plan_root(s, s->g->output)].last = TO_THE_END;
   for (size_t i = 0; i < o->tap_count; i++) spot[pe_plan_root(s, o->taps[i])].last = TO_THE_END;

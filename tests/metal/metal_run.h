@@ -181,15 +181,22 @@ static inline void metal_note(const msl_kernel *kernel) {
     if (msl_at(i) == kernel) metal_ran[i] = true;
 }
 /* Kernels whose names begin like this have suites of their own; test_kernels.c has the others. */
-typedef enum metal_suite { METAL_KERNELS, METAL_MEMORY, METAL_JOINED, METAL_SHORTLIST } metal_suite;
+typedef enum metal_suite {
+  METAL_KERNELS,
+  METAL_MEMORY,
+  METAL_JOINED,
+  METAL_JOINED_EXPERTS,
+  METAL_SHORTLIST
+} metal_suite;
 static inline metal_suite metal_suite_of(const char *kernel) {
   static const struct {
     const char *prefix;
     metal_suite suite;
-  } known[] = {{"attention", METAL_MEMORY},  {"store", METAL_MEMORY},
-               {"rope_store", METAL_MEMORY}, {"conv", METAL_MEMORY},
-               {"delta", METAL_MEMORY},      {"ssm", METAL_MEMORY},
-               {"joined", METAL_JOINED},     {"shortlist", METAL_SHORTLIST}};
+  } known[] = {{"attention", METAL_MEMORY},   {"store", METAL_MEMORY},
+               {"rope_store", METAL_MEMORY},  {"conv", METAL_MEMORY},
+               {"delta", METAL_MEMORY},       {"ssm", METAL_MEMORY},
+               {"joined", METAL_JOINED},      {"expert_total", METAL_JOINED_EXPERTS},
+               {"shortlist", METAL_SHORTLIST}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strncmp(kernel, known[i].prefix, strlen(known[i].prefix))) return known[i].suite;
   return METAL_KERNELS;

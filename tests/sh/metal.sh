@@ -27,14 +27,17 @@ out '"phase": "decode at 7"'
 # and up, down; beside them embed, the rope table, two outputs and the head. Nothing joined: 11 and
 # 6.
 layers() {
-  try "$1" 0 bench $G/qwen3 --device metal --count --json --prompts 32 --depths 7 $2; no_err
+  try "$1" 0 bench $G/$4 --device metal --count --json --prompts 32 --depths 7 $2; no_err
   got=$(grep -o '"phase": "decode at 7", "op": "all"[^}]*' "$T/out" |
     grep -o '"dispatches": [0-9]*')
   if [ "$got" = "\"dispatches\": $3" ]; then ok; else bad "$got, not $3"; fi
 }
-layers "dispatches of three layers" "" 23
-layers "nothing joined" "--metal-tiles join_rows=0" 39
-layers "norms apart" "--metal-tiles norm_rows=0" 30
+layers "dispatches of three layers" "" 23 qwen3
+layers "nothing joined" "--metal-tiles join_rows=0" 39 qwen3
+layers "norms apart" "--metal-tiles norm_rows=0" 30 qwen3
+# Of its six layers two have experts: 8 dispatches, with the router, the route, the experts' gate
+# and up, and their products with the sum and the residual in place of gate and up, and down.
+layers "dispatches with experts" "" 46 qwen3_moe-mlx4
 # A token reads the matrices of its experts once, and sorting one row would win nothing: in two
 # layers 3 experts of 2 * 32 * 64 weights of 5 bits each. Heads are read once as well.
 reads() {

@@ -1,0 +1,199 @@
+/* test_joined_experts.c - products of experts in one dispatch with what stands around them: the
+ * norm before them, their sum and a map after them. The bits are those of the instructions one by
+ * one. */
+#include "metal_main.h"
+#include "metal_run.h"
+
+enum { EXPERTS = 5, CHOSEN = 3, OUT = 22, MAPPED = 3 };
+
+typedef struct experts { /* matrices of one layout, lines, and a route */
+  int32_t in, rows;
+  pe_step step;
+  pe_cpu_view x, routed, more[MAPPED];
+  float *bias, *weight;
+  pe_quant_matrix mat[EXPERTS], mat2[EXPERTS];
+} experts;
+
+static float *floats_new(int32_t n) {
+  float *out = calloc((size_t)n, sizeof *out);
+  for (int32_t i = 0; i < n; i++) out[i] = uniform();
+  return out;
+}
+
+static void experts_open(experts *e, const metal_layout *l, int32_t rows, bool spread) {
+  *e = (experts){.in = l->unit == 1 ? 37 : 2 * l->unit, .rows = rows, .step = {.rows = rows}};
+  const int32_t width = spread ? CHOSEN * e->in : e->in;
+  e->x = view_new(rows, width), view_fill(&e->x, rows, width);
+  e->routed = view_new(rows, 2 * CHOSEN), view_fill(&e->routed, rows, 2 * CHOSEN);
+  for (int32_t r = 0; r < rows; r++)
+    for (int32_t k = 0; k < CHOSEN; k++) {
+      const int32_t expert = (int32_t)((random32() % 2 + 2 * (uint32_t)k) % EXPERTS);
+      memcpy(e->routed.at + r * e->routed.step + k, &expert, 4);
+    }
+  for (int i = 0; i < MAPPED; i++)
+    e->more[i] = view_new(rows, OUT), view_fill(&e->more[i], rows, OUT);
+  e->bias = floats_new(EXPERTS * OUT), e->weight = floats_new(e->in);
+  for (int i = 0; i < EXPERTS; i++)
+    metal_matrix(l, OUT, e->in, &e->mat[i]), metal_matrix(l, OUT, e->in, &e->mat2[i]);
+}
+
+static void experts_close(experts *e) {
+  for (int i = 0; i < EXPERTS; i++) metal_matrix_free(&e->mat[i]), metal_matrix_free(&e->mat2[i]);
+  for (int i = 0; i < MAPPED; i++) view_free(&e->more[i]);
+  view_free(&e->x), view_free(&e->routed), free(e->bias), free(e->weight);
+}
+
+static pe_cpu_view result_of(const metal_buffers *b, int64_t step) {
+  return (pe_cpu_view){.at = b->owned[PE_SLOT_OUT], .step = step};
+}
+
+/* The instruction alone, in the first order; the caller frees the buffers. */
+static pe_cpu_view run_alone(const experts *e, pe_op op, pe_cpu_call c, int32_t width,
+                             metal_buffers *b) {
+  c.step = &e->step, c.rows = e->rows, c.out = view_new(e->rows, width);
+  const metal_case k = {.op = op,
+                        .c = &c,
+                        .width = width,
+                        .vec = {op == PE_OP_NORM ? e->in : EXPERTS * OUT, EXPERTS * OUT},
+                        .mats = c.mat ? EXPERTS : 0};
+  metal_run(&k, b);
+  const pe_cpu_view out = result_of(b, c.out.step);
+  view_free(&c.out);
+  return out;
+}
+
+/* The operands of a product of experts. */
+static void put_experts(metal_buffers *b, const experts *e, bool gated, pe_metal_call *call) {
+  pe_cpu_call c = {.step = &e->step, .rows = e->rows, .mat = e->mat, .in = {e->x, e->routed}};
+  c.mat2 = gated ? e->mat2 : NULL, c.vec[0] = e->bias, c.vec[1] = gated ? e->bias : NULL;
+  const metal_case k = {.c = &c, .vec = {EXPERTS * OUT, EXPERTS * OUT}, .mats = EXPERTS};
+  metal_put_operands(b, &k);
+  *call = metal_call_of(&k);
+}
+
+static void same_out(const metal_buffers *b, const metal_buffers *want) {
+  CHECK(!memcmp(b->owned[PE_SLOT_OUT], want->owned[PE_SLOT_OUT],
+                want->launch.buffer[PE_SLOT_OUT].bytes));
+}
+
+/* ---- the sum, and a map ---------------------------------------------------------------------- */
+
+/* kind 0: the sum alone; 1: an input is added; 2: (a + sum) * b + c, whose c is repeated. */
+static pe_map_args map_of(int kind, int *sum) {
+  pe_map_args a = {.width = OUT, .inputs = 1};
+  *sum = 0;
+  for (int i = 0; i < PE_MAP_INPUTS; i++) a.input[i].width = OUT, a.input[i].repeat = 1;
+  if (kind == 1) {
+    a.inputs = 2, a.steps = 1, a.result = 0, *sum = 1;
+    a.step[0] = (pe_map_step){PE_MAP_ADD, 0, 1, 0};
+  } else if (kind == 2) {
+    a.inputs = 4, a.steps = 3, a.result = 1, *sum = 1;
+    a.input[3].width = OUT / 2, a.input[3].repeat = 2;
+    a.step[0] = (pe_map_step){PE_MAP_ADD, 0, 1, 1};
+    a.step[1] = (pe_map_step){PE_MAP_MUL, 1, 2, 1};
+    a.step[2] = (pe_map_step){PE_MAP_ADD, 1, 3, 1};
+  }
+  return a;
+}
+
+static void check_total(const metal_layout *l, int32_t rows, int kind) {
+  experts e;
+  metal_buffers product, summed, mapped;
+  int sum;
+  const pe_map_args map = map_of(kind, &sum);
+  experts_open(&e, l, rows, true), msl_forget(), msl_schedule(0);
+  const pe_expert_args args = {e.in, OUT, EXPERTS, CHOSEN, 1, 0};
+  pe_cpu_call c = {.in = {e.x, e.routed}, .mat = e.mat, .vec = {e.bias}, .args.expert = args};
+  const pe_cpu_view lines = run_alone(&e, PE_OP_EXPERT_LINEAR, c, CHOSEN * OUT, &product);
+  c = (pe_cpu_call){.in = {lines, e.routed}, .args.expert_sum = {CHOSEN, OUT}};
+  const pe_cpu_view total = run_alone(&e, PE_OP_EXPERT_SUM, c, OUT, &summed);
+  c = (pe_cpu_call){.args.map = map};
+  for (int i = 0, other = 0; i < map.inputs; i++) c.in[i] = i == sum ? total : e.more[other++];
+  const pe_cpu_view want = run_alone(&e, PE_OP_MAP, c, OUT, &mapped);
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    metal_buffers b = {0};
+    pe_metal_call call;
+    const pe_expert_total_args joined = {args, map, sum};
+    const pe_op_args op = {.expert = args};
+    put_experts(&b, &e, false, &call);
+    call.out_step = (int32_t)want.step;
+    for (int i = 0, other = 0; i < map.inputs; i++) {
+      if (i == sum) continue;
+      const pe_cpu_view *in = &e.more[other++];
+      metal_put(&b, PE_SLOT_IN2 + i, in->at, (size_t)(rows * in->step) * 4);
+      call.in_step[2 + i] = (int32_t)in->step;
+    }
+    metal_put(&b, PE_SLOT_ARGS, &joined, sizeof joined);
+    const size_t bytes = mapped.launch.buffer[PE_SLOT_OUT].bytes;
+    memset(metal_put(&b, PE_SLOT_OUT, NULL, bytes), 0xee, bytes);
+    const pe_metal_job job = {.op = PE_OP_EXPERT_LINEAR,
+                              .call = &call,
+                              .args = &op,
+                              .step = &e.step,
+                              .mat = e.mat,
+                              .total = true};
+    CHECK_INT(pe_metal_scratch(&job), 0);
+    msl_schedule(order), metal_run_job(&b, &job);
+    same_out(&b, &mapped), metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&product), metal_free(&summed), metal_free(&mapped), experts_close(&e);
+}
+
+static void test_totals(void) {
+  for (int i = 0; i < METAL_LAYOUTS; i++) check_total(&metal_layouts[i], 1 + i % 3, i % 3);
+}
+
+/* ---- the norm -------------------------------------------------------------------------------- */
+
+static void check_norm_inside(const metal_layout *l, int32_t rows, bool gated, int32_t sorts) {
+  experts e;
+  metal_buffers normed, apart;
+  experts_open(&e, l, rows, false), msl_forget(), msl_schedule(0);
+  const pe_norm_args norm = {e.in, 1, e.in, 1e-5f, 1, 0.5f, 0, 0};
+  const pe_op op = gated ? PE_OP_EXPERT_GATED : PE_OP_EXPERT_LINEAR;
+  const pe_op_args args = {.expert_gated = {{e.in, OUT, EXPERTS, CHOSEN, 0, 0}, PE_MAP_SILU}};
+  pe_metal_tiles tiles = pe_metal_tiles_default;
+  tiles.expert_sort_pairs = sorts;
+  pe_cpu_call c = {.in = {e.x}, .vec = {e.weight}, .args.norm = norm};
+  const pe_cpu_view lines = run_alone(&e, PE_OP_NORM, c, e.in, &normed);
+  c = (pe_cpu_call){.in = {lines, e.routed}, .mat = e.mat, .vec = {e.bias}, .args = args};
+  if (gated) c.mat2 = e.mat2, c.vec[1] = e.bias;
+  const pe_cpu_view want = run_alone(&e, op, c, CHOSEN * OUT, &apart);
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    metal_buffers b = {0};
+    pe_metal_call call;
+    put_experts(&b, &e, gated, &call);
+    call.out_step = (int32_t)want.step, call.norm = norm;
+    metal_put(&b, PE_SLOT_VEC3, e.weight, (size_t)e.in * 4);
+    metal_put(&b, PE_SLOT_ARGS, &args, sizeof args);
+    const size_t bytes = apart.launch.buffer[PE_SLOT_OUT].bytes;
+    memset(metal_put(&b, PE_SLOT_OUT, NULL, bytes), 0xee, bytes);
+    const pe_metal_job job = {.op = op,
+                              .call = &call,
+                              .args = &args,
+                              .step = &e.step,
+                              .mat = e.mat,
+                              .mat2 = gated ? e.mat2 : NULL,
+                              .tiles = &tiles};
+    msl_schedule(order), metal_run_job(&b, &job);
+    same_out(&b, &apart), metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&normed), metal_free(&apart), experts_close(&e);
+}
+
+static void test_norms(void) {
+  for (int i = 0; i < METAL_LAYOUTS; i++)
+    for (int gated = 0; gated < 2; gated++)
+      check_norm_inside(&metal_layouts[i], 1 + i % 4, gated, i % 2 ? 1 : 1 << 20);
+}
+
+static void test_all_ran(void) { metal_check_all_ran(METAL_JOINED_EXPERTS); }
+
+static const check_test tests[] = {
+    {"totals", test_totals}, {"norm inside", test_norms}, {"all have run", test_all_ran}};
+
+int main(int argc, char **argv) {
+  return metal_main("metal joined experts", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+}
