@@ -49,7 +49,8 @@ SERVE = "lua:test_gate lua:test_serve_parts lua:test_api lua:test_api_fields lua
 MODELS = "lua:test_models lua:test_caches lua:test_moonlet sh:models"
 PICTURES = ("lua:test_vision_lua lua:test_vision lua:test_pictures lua:test_features "
             "lua:test_eval_pictures lua:test_model_pictures")
-METAL = "c:metal_host c:metal_batch sh:metal lua:test_doctor lua:test_tiles"
+METAL = ("metal:kernels metal:memory metal:joined metal:joined_experts metal:shortlist "
+         "metal:metal_host metal:metal_batch sh:metal lua:test_doctor lua:test_tiles")
 GRAMMAR = ("c:rex c:grammar c:matcher c:tokmask c:pattern c:constraint lua:test_grammar "
            "lua:test_schema lua:test_schema_objects lua:test_schema_refused "
            "lua:test_schema_relaxed lua:test_constraints lua:test_structured "
@@ -231,8 +232,8 @@ CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(
 # once, room on Lua's stack beyond the 20 places that are always there, what an output holds before
 # a call sets it, a size that no memory has, the step of a range of one character, how often a
 # poll looks, the size of an element or an array, how much room a text has, floats that are almost
-# zero, a thousandth of a duration, a pause of a millisecond, a width that the next line replaces,
-# and how much is done at a time.
+# zero, a thousandth of a duration, a pause of a millisecond, how much work a step counts as, a
+# width that the next line replaces, and how much is done at a time.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -258,6 +259,7 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"_NS = [\d *]*\b(1000)\b"),
         re.compile(r"_NS = \d+ \* (1000)\b"),
         re.compile(r"async\.sleep\((0)\)"),
+        re.compile(r"\bspend\((1)\)"),
         re.compile(r"pe_graph_draft\(g, \w+, \w+, (0)\);"),
         re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
                    r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
@@ -357,7 +359,8 @@ def draws(seed, only):
 
 
 def every_suite():
-    names = ["c:" + n[5:-2] for n in sorted(os.listdir("tests/c")) if n.startswith("test_")]
+    names = [kind + ":" + n[5:-2] for kind in ("c", "metal")
+             for n in sorted(os.listdir("tests/" + kind)) if n.startswith("test_")]
     names += ["lua:" + n[:-4] for n in sorted(os.listdir("tests/lua")) if n.startswith("test_")]
     names += ["sh:" + n[:-3] for n in sorted(os.listdir("tests/sh")) if n.endswith(".sh")]
     return [n for n in names if n != "sh:layers"]  # it reads sources, it runs nothing
@@ -365,12 +368,15 @@ def every_suite():
 
 def source_of(suite):
     kind, name = suite.split(":")
-    return "tests/" + {"c": "c/test_%s.c", "lua": "lua/%s.lua", "sh": "sh/%s.sh"}[kind] % name
+    places = {"c": "c/test_%s.c", "metal": "metal/test_%s.c", "lua": "lua/%s.lua", "sh": "sh/%s.sh"}
+    return "tests/" + places[kind] % name
 
 
 def command(suite):
     kind, name = suite.split(":")
-    if kind == "c":
+    if kind == "metal" and not name.startswith("metal_"):  # kernels alone, on the executor
+        return ["build/tests/metal_" + name]
+    if kind in ("c", "metal"):
         return ["build/tests/test_" + name]
     return ["sh", source_of(suite)] if kind == "sh" else \
         ["build/perigee", "run", "tests/lua/run.lua", name + ".lua"]
@@ -378,8 +384,9 @@ def command(suite):
 
 def programs(suite):
     """What a suite needs of the build; sh:metal runs kernels on a Metal that checks their text."""
-    fake = ["build/tests/fake-metal.so"] if suite == "sh:metal" else []
-    return [command(suite)[0]] if suite.startswith("c:") else ["build/perigee", *fake]
+    fake = ["build/tests/fake-metal.so"] if "metal" in suite else []
+    alone = suite.startswith("c:") or suite.startswith("metal:")
+    return [command(suite)[0] if alone else "build/perigee", *fake]
 
 
 def has_clock(suite):
@@ -408,6 +415,8 @@ def suites_of(path, times, near_alone):
         near += ["lua:test_options", "lua:test_arguments", "lua:test_results", "lua:test_limits"]
     near.sort(key=lambda s: times.get(s, (0, 0))[1])
     rest = [] if near_alone else sorted(times, key=lambda s: times[s][1])
+    if path.startswith("lua/") or ext == ".lua":  # suites in C know no Lua
+        rest = [s for s in rest if s.startswith("lua:") or s.startswith("sh:")]
     order = list(dict.fromkeys(first + near + rest))
     return [s for s in order if s in times]
 

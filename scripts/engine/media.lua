@@ -84,9 +84,7 @@ local function is_allowed(urls, host)
   for _, allowed in ipairs(urls.hosts or {}) do
     allowed = allowed:lower()
     local domain = allowed:match "^%*(%..+)$"
-    if host == allowed or domain and #host > #domain and host:sub(-#domain) == domain then
-      return true
-    end
+    if host == allowed or domain and host:sub(-#domain) == domain then return true end
   end
   return false
 end

@@ -202,6 +202,32 @@ static void test_gguf_end_marks(void) {
   pe_tokenizer_release(t);
 }
 
+/* Phi-3 drops white space after its special tokens; its name says that it is one. */
+static void test_gguf_phi3(void) {
+  static const struct {
+    const char *name, *want;
+  } cases[] = {{"Phi-3", "2 0"},      {"my phi3", "2 0"}, {"PHI-3.5 mini", "2 0"}, {"phi", "2 3"},
+               {"phi-2", "2 3"},      {"Phi-", "2 3"},    {"3 phi", "2 3"},        {"pho-3", "2 3"},
+               {"alphi3-mix", "2 0"}, {"", "2 3"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    static const char *const token[] = {"a", "\304\240", "<|end|>", "\304\240a"};
+    pe_error err = {0};
+    pe_tokenizer *t = NULL;
+    gguf g = {0};
+    put_text(&g, "general.name", cases[i].name);
+    put_text(&g, "tokenizer.ggml.model", "gpt2");
+    put_array(&g, "tokenizer.ggml.tokens", 8, 4);
+    for (int k = 0; k < 4; k++) put_str(&g.b, token[k]);
+    put_array(&g, "tokenizer.ggml.token_type", 5, 4);
+    for (int k = 0; k < 4; k++) put_u32(&g.b, k == 2 ? 3 : 1);
+    put_array(&g, "tokenizer.ggml.merges", 8, 1), put_str(&g.b, "\xc4\xa0 a");
+    CHECK_OK(open_written(&g, &t, &err), err);
+    if (!t) continue;
+    EXPECT_IDS(t, "<|end|> a", NULL, 0, cases[i].want);
+    pe_tokenizer_release(t);
+  }
+}
+
 static void test_gguf_bad(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
@@ -243,5 +269,6 @@ static const check_test tests[] = {{"families", test_gguf_families},
                                    {"gemma4", test_gguf_gemma4},
                                    {"bytes as characters", test_gguf_bytes_as_characters},
                                    {"end marks", test_gguf_end_marks},
+                                   {"phi3", test_gguf_phi3},
                                    {"bad", test_gguf_bad}};
 CHECK_MAIN("tokenizer_gguf", tests)

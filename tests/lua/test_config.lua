@@ -198,6 +198,8 @@ test("printing: comments are wrapped at 100 columns", function(t)
   end
   t.ok(longest > 90 and longest <= 100, tostring(longest))
   t.ok(live >= 14)
+  local flat = config.print():gsub("\n  %-%- ", " ")
+  for _, key in ipairs(config.keys) do t.ok(flat:find(key.help, 1, true), key[1]) end
   for _, line in ipairs { 'host = "127.0.0.1"', "-- keys = { alice = os.getenv \"ALICE_KEY\" }",
     "preload = true", "-- defaults = { temperature = 0.7, max_tokens = 1024 }", "drain_s = 30",
     "limits = { values = 400000, text = 8388608, body = 33554432, connections = 4096, "

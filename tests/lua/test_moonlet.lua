@@ -24,6 +24,21 @@ test("moonlet's text answers are the reference's", function(t)
   model:close()
 end)
 
+test("generate hands over tokens and pieces of text as they come", function(t)
+  local model <close> = assert(perigee.open "examples/moonlet")
+  local function ask(more)
+    more.prompt, more.max_tokens, more.temperature = "The caf\u{e9} at sea \u{1f30a}", 12, 0
+    return model:generate(more)
+  end
+  local ids, pieces = {}, {}
+  local out = ask { on_token = function(id) ids[#ids + 1] = id end,
+    on_text = function(piece) pieces[#pieces + 1] = piece end }
+  t.eq({ ids, table.concat(pieces) }, { out.ids, out.text })
+  for i, piece in ipairs(pieces) do t.ok(piece ~= "", "piece " .. i) end
+  ids = {}
+  t.eq({ ask({ on_token = function(id) ids[#ids + 1] = id end }).ids, ids }, { out.ids, out.ids })
+end)
+
 test("a seed draws the same tokens, another one others", function(t)
   local model = assert(perigee.open "examples/moonlet")
   local function draw(seed)
