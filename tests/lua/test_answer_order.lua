@@ -65,6 +65,25 @@ local function item(i)
   return { i.type, i.arguments or i.content and i.content[1].text or i.summary[1].text }
 end
 
+test("a message that ends in its thoughts has them as text as well", function(t)
+  apiapp.run(t, function(app)
+    app:says "Nothing else to say."
+    local body = { messages = { { role = "user", content = "Hello!" } }, max_tokens = 300,
+      thinking = { type = "enabled" } }
+    local _, whole = app:ask("/v1/messages", body)
+    local blocks = all(whole.content, plain)
+    t.eq(blocks, { { "thinking", "Nothing else to say." }, { "text", "Nothing else to say." } })
+    t.eq(all(blocks_of(assert(app:events("/v1/messages", body))), plain), blocks)
+    body.stream, body.max_tokens = nil, 2 -- it would have gone on
+    _, whole = app:ask("/v1/messages", body)
+    t.eq({ #whole.content, whole.content[1].type, whole.stop_reason },
+      { 1, "thinking", "max_tokens" })
+    body.max_tokens, body.thinking = 300, nil
+    _, whole = app:ask("/v1/messages", body)
+    t.eq(all(whole.content, plain), { { "text", "Nothing else to say." } })
+  end)
+end)
+
 test("items of the Responses API", function(t)
   apiapp.run(t, function(app)
     app:says(TEXT)

@@ -410,7 +410,7 @@ test("a stream makes the whole answer: text, thinking, calls", function(t)
       { reasoning = "hm", calls = { { name = "f", arguments = '{"a": 1}' } },
         finish = "tool_calls" },
       { content = "So", calls = { { name = "f", arguments = "{}" }, { name = "g" } },
-        finish = "tool_calls" }, {} } do
+        finish = "tool_calls" }, {}, { reasoning = "hm", finish = "length" } } do
       answer = given
       local whole, streamed = both(t, app, {})
       t.eq(bare(streamed), bare(whole))
@@ -428,7 +428,8 @@ test("a stream makes the whole answer: text, thinking, calls", function(t)
         t.eq(plain(whole.content[n]), { type = "text", text = given.content })
       end
       t.eq(#whole.content, n + #(given.calls or {}))
-      t.eq(whole.stop_reason, given.calls and "tool_use" or "end_turn")
+      t.eq(whole.stop_reason, given.calls and "tool_use" or given.finish and "max_tokens"
+        or "end_turn")
     end
   end, { hooks = { { generate = function() return answer end } } })
 end)

@@ -55,6 +55,17 @@ local function call_block(call, input)
     { "input", input } }
 end
 
+--- The thoughts of an answer that the model ended without another word. Clients look for a text or
+--- a call in every message, so such thoughts are its text as well. nil: it has words of its own.
+local function unsaid(out)
+  local thoughts = {}
+  for i, d in ipairs(outputs.deltas(out)) do
+    if d.type ~= "reasoning" then return nil end
+    thoughts[i] = d.text
+  end
+  return out.finish == "stop" and #thoughts > 0 and table.concat(thoughts) or nil
+end
+
 --- The blocks of a whole answer: those that a stream of it would have.
 local function blocks_of(out, omits)
   local list = {}
@@ -67,6 +78,8 @@ local function blocks_of(out, omits)
       list[i] = call_block(d, calls.arguments_object(d.arguments))
     end
   end
+  local thoughts = unsaid(out)
+  if thoughts then list[#list + 1] = text_block(thoughts) end
   return list
 end
 
@@ -147,6 +160,8 @@ function Face:answer(outs, usage)
       content = blocks_of(out, self.req.omits_thinking), stop_reason = reason,
       stop_sequence = text, usage = usage }), { ["x-perigee-request"] = self.req.id })
   end
+  local thoughts = unsaid(out)
+  if thoughts then deltas.text(self, { text = thoughts }) end
   close(self)
   send(self, "message_delta", (',"delta":%s,"usage":%s'):format(encode(json.object {
     { "stop_reason", reason }, { "stop_sequence", text or json.null } }),
