@@ -266,10 +266,13 @@ $(PROGRAM): $(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY)
 	$(say) LINK $@
 	$(Q)$(LD) -o $@ $(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)
 
-$(BUILD)/tests/%: tests/c/%.c $(LIBRARY)
-	$(say) TEST $@
+# Objects of their own: a change of the library only links the suites again.
+$(TEST_BIN:=.o): $(BUILD)/tests/%.o: tests/c/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -o $@ $< $(LIBRARY) $(LDFLAGS) $(LIBS)
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -c -o $@ $<
+$(TEST_BIN): %: %.o $(LIBRARY)
+	$(say) TEST $@
+	$(Q)$(CC) $(CF) -o $@ $< $(LIBRARY) $(LDFLAGS) $(LIBS)
 
 # The kernels of Metal as C++ for tests/metal/exec, as they are (metal/host) and for the checker
 # (metal/check), which implements what -fsanitize=thread calls.
