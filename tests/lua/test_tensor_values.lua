@@ -225,6 +225,12 @@ test("axes, positions and parts that are refused", function(t)
   t.eq({ tensor.ones({ 1, 1 }):item(), one:item(), tensor(true):item() }, { 1.0, 5, true })
 end)
 
+test("a scalar is ordered like a list of one", function(t)
+  local a = tensor { 3 }:reshape {}
+  local values, positions = a:topk(1)
+  t.eq({ a:sort():item(), a:argsort():item(), values:item(), positions:item() }, { 3, 1, 3, 1 })
+end)
+
 test("defaults of axes and options", function(t)
   local a = tensor { { 3.0, 1.0 }, { 4.0, 5.0 } }
   for name, axis in pairs { softmax = 2, log_softmax = 2, cumsum = 2, sort = 2, argsort = 2 } do
