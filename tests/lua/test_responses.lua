@@ -470,6 +470,11 @@ test("a conversation is compacted, and goes on from what came of it", function(t
     local next_one = json.array(small.output)
     next_one[4] = { role = "user", content = "Go on." }
     t.eq((app:ask(PATH, { input = next_one, max_output_tokens = 1 })), 200)
+    -- A summary is text, whatever form and stream the answers of the conversation have.
+    local other
+    status, other = app:ask(PATH .. "/compact", { previous_response_id = first.id, stream = true,
+      input = "Hello!", text = { format = { type = "json_object" } } })
+    t.eq({ status, other.object, tokens(other.output) }, { 200, "response.compaction", with })
     local code, err = app:ask(PATH .. "/compact", { input = 5 })
     t.eq({ code, err.error.param }, { 400, "input" })
   end)

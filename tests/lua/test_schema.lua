@@ -109,6 +109,8 @@ test("multiples are those of arithmetic, in eighths and thousandths", function(t
   end
   t.eq(wrong, {})
   cases.check(t, {
+    { '{"type": "number", "multipleOf": 0.3}', yes = { "0.3", "2.1", "3", "-1.20" },
+      no = { "1.11", "1.1", "0.31" } },
     { '{"type": "integer", "multipleOf": 0.5}', yes = { "3", "-1" }, no = { "1.5" } },
     { '{"type": "integer", "multipleOf": 999983}', yes = { "999983", "0", "1999966" },
       wrong = { "999984" } },
