@@ -7,7 +7,8 @@ typedef struct maker {
   pe_metal_level level;
   int32_t *norm;          /* by code: the norm that it does; -1: none */
   int32_t *experts, *sum; /* by code: products of experts that run with it, and their sum */
-  bool *gone;             /* by code: in a unit already, or what another code does */
+  bool *gone;             /* by code: in a unit already, or a norm that others do */
+  bool *waits;            /* by code: it runs with a later one, and is in no unit until then */
 } maker;
 
 static const pe_instr *instr_of(const maker *m, int32_t code) {
@@ -195,8 +196,8 @@ static void join_experts(maker *m, int32_t code) {
   const int32_t map = only_reader(m, sum);
   const bool maps = map >= 0 && maps_sum(instr_of(m, map), y) && can_wait(m, x, code, sum, map) &&
                     can_wait(m, x, sum, sum, map);
-  m->experts[maps ? map : sum] = code, m->gone[code] = true;
-  if (maps) m->sum[map] = sum, m->gone[sum] = true;
+  m->experts[maps ? map : sum] = code, m->waits[code] = true;
+  if (maps) m->sum[map] = sum, m->waits[sum] = true;
 }
 
 /* ---- orders ---------------------------------------------------------------------------------- */
@@ -211,16 +212,16 @@ static pe_metal_unit unit_of(const maker *m, int32_t code) {
 
 static void make_order(maker *m, pe_metal_order *o) {
   for (int32_t i = 0; i < m->program->count; i++)
-    m->norm[i] = m->experts[i] = m->sum[i] = -1, m->gone[i] = false;
+    m->norm[i] = m->experts[i] = m->sum[i] = -1, m->gone[i] = m->waits[i] = false;
   if (m->level == PE_METAL_NORMS) {
     absorb_norms(m);
     for (int32_t i = 0; i < m->program->count; i++) join_experts(m, i);
   }
   for (int32_t i = 0; i < m->program->count; i++) {
-    if (m->gone[i]) continue;
+    if (m->gone[i] || m->waits[i]) continue;
     pe_metal_unit *u = &o->unit[o->count++];
     *u = unit_of(m, i);
-    m->gone[i] = true;
+    for (int k = 0; k < u->count; k++) m->gone[u->code[k]] = true;
     if (m->level != PE_METAL_PLAIN && u->count == 1) join(m, u);
   }
   find_hazards(m, o);
@@ -229,9 +230,9 @@ static void make_order(maker *m, pe_metal_order *o) {
 pe_status pe_metal_units_open(pe_metal_units *u, const pe_program *program, pe_error *err) {
   const size_t codes = (size_t)program->count + 1;
   maker m = {.program = program};
-  m.norm = pe_calloc(3 * codes, sizeof *m.norm), m.gone = pe_calloc(codes, sizeof *m.gone);
+  m.norm = pe_calloc(3 * codes, sizeof *m.norm), m.gone = pe_calloc(2 * codes, sizeof *m.gone);
   bool ok = m.norm && m.gone;
-  if (ok) m.experts = m.norm + codes, m.sum = m.experts + codes;
+  if (ok) m.experts = m.norm + codes, m.sum = m.experts + codes, m.waits = m.gone + codes;
   u->program = program;
   for (int i = 0; ok && i < PE_METAL_LEVELS; i++) {
     if (!(u->level[i].unit = pe_calloc(codes, sizeof *u->level[i].unit))) ok = false;

@@ -29,7 +29,7 @@
 enum { PE_METAL_JOINED = 3 }; /* as many matrices as a kernel has slots for */
 
 typedef struct pe_metal_unit {
-  int32_t code[PE_METAL_JOINED], count; /* of a pair the rope, then the store */
+  int32_t code[PE_METAL_JOINED], count; /* rope, store; or experts, sum, map, where the last is */
   int32_t norm;                         /* the code of the norm that it does; -1: none */
   int32_t after;
 } pe_metal_unit;

@@ -71,9 +71,13 @@ static void put_experts(metal_buffers *b, const experts *e, bool gated, pe_metal
   *call = metal_call_of(&k);
 }
 
-static void same_out(const metal_buffers *b, const metal_buffers *want) {
-  CHECK(!memcmp(b->owned[PE_SLOT_OUT], want->owned[PE_SLOT_OUT],
-                want->launch.buffer[PE_SLOT_OUT].bytes));
+/* Runs a joined dispatch whose inputs are in the buffers; its result must be that of `want`. */
+static void check_job(metal_buffers *b, const pe_metal_job *job, const metal_buffers *want) {
+  const size_t bytes = want->launch.buffer[PE_SLOT_OUT].bytes;
+  memset(metal_put(b, PE_SLOT_OUT, NULL, bytes), 0xee, bytes);
+  metal_run_job(b, job);
+  CHECK(!memcmp(b->owned[PE_SLOT_OUT], want->owned[PE_SLOT_OUT], bytes));
+  metal_free(b);
 }
 
 /* ---- the sum, and a map ---------------------------------------------------------------------- */
@@ -124,8 +128,6 @@ static void check_total(const metal_layout *l, int32_t rows, int kind) {
       call.in_step[2 + i] = (int32_t)in->step;
     }
     metal_put(&b, PE_SLOT_ARGS, &joined, sizeof joined);
-    const size_t bytes = mapped.launch.buffer[PE_SLOT_OUT].bytes;
-    memset(metal_put(&b, PE_SLOT_OUT, NULL, bytes), 0xee, bytes);
     const pe_metal_job job = {.op = PE_OP_EXPERT_LINEAR,
                               .call = &call,
                               .args = &op,
@@ -133,8 +135,7 @@ static void check_total(const metal_layout *l, int32_t rows, int kind) {
                               .mat = e.mat,
                               .total = true};
     CHECK_INT(pe_metal_scratch(&job), 0);
-    msl_schedule(order), metal_run_job(&b, &job);
-    same_out(&b, &mapped), metal_free(&b);
+    msl_schedule(order), check_job(&b, &job, &mapped);
   }
   CHECK_INT(msl_faults(), 0);
   metal_free(&product), metal_free(&summed), metal_free(&mapped), experts_close(&e);
@@ -167,8 +168,6 @@ static void check_norm_inside(const metal_layout *l, int32_t rows, bool gated, i
     call.out_step = (int32_t)want.step, call.norm = norm;
     metal_put(&b, PE_SLOT_VEC3, e.weight, (size_t)e.in * 4);
     metal_put(&b, PE_SLOT_ARGS, &args, sizeof args);
-    const size_t bytes = apart.launch.buffer[PE_SLOT_OUT].bytes;
-    memset(metal_put(&b, PE_SLOT_OUT, NULL, bytes), 0xee, bytes);
     const pe_metal_job job = {.op = op,
                               .call = &call,
                               .args = &args,
@@ -176,8 +175,7 @@ static void check_norm_inside(const metal_layout *l, int32_t rows, bool gated, i
                               .mat = e.mat,
                               .mat2 = gated ? e.mat2 : NULL,
                               .tiles = &tiles};
-    msl_schedule(order), metal_run_job(&b, &job);
-    same_out(&b, &apart), metal_free(&b);
+    msl_schedule(order), check_job(&b, &job, &apart);
   }
   CHECK_INT(msl_faults(), 0);
   metal_free(&normed), metal_free(&apart), experts_close(&e);

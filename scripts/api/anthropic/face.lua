@@ -57,9 +57,9 @@ end
 
 --- The thoughts of an answer that the model ended without another word. Clients look for a text or
 --- a call in every message, so such thoughts are its text as well. nil: it has words of its own.
-local function unsaid(out)
+local function unsaid(out, list)
   local thoughts = {}
-  for i, d in ipairs(outputs.deltas(out)) do
+  for i, d in ipairs(list) do
     if d.type ~= "reasoning" then return nil end
     thoughts[i] = d.text
   end
@@ -68,8 +68,8 @@ end
 
 --- The blocks of a whole answer: those that a stream of it would have.
 local function blocks_of(out, omits)
-  local list = {}
-  for i, d in ipairs(outputs.deltas(out)) do
+  local list, all = {}, outputs.deltas(out)
+  for i, d in ipairs(all) do
     if d.type == "reasoning" then
       list[i] = thinking_block(omits and "" or d.text, sealed.close(d.text))
     elseif d.type == "text" then
@@ -78,7 +78,7 @@ local function blocks_of(out, omits)
       list[i] = call_block(d, calls.arguments_object(d.arguments))
     end
   end
-  local thoughts = unsaid(out)
+  local thoughts = unsaid(out, all)
   if thoughts then list[#list + 1] = text_block(thoughts) end
   return list
 end
@@ -108,6 +108,7 @@ end
 local function open(self, what, block)
   close(self)
   self.open, self.thoughts = what, {}
+  self.said = self.said or what ~= "reasoning" -- a text or a call
   send(self, "content_block_start", (',"index":%d,"content_block":%s'):format(self.index,
     encode(block)))
 end
@@ -160,7 +161,7 @@ function Face:answer(outs, usage)
       content = blocks_of(out, self.req.omits_thinking), stop_reason = reason,
       stop_sequence = text, usage = usage }), { ["x-perigee-request"] = self.req.id })
   end
-  local thoughts = unsaid(out)
+  local thoughts = not self.said and unsaid(out, outputs.deltas(out))
   if thoughts then deltas.text(self, { text = thoughts }) end
   close(self)
   send(self, "message_delta", (',"delta":%s,"usage":%s'):format(encode(json.object {
