@@ -51,6 +51,24 @@ test("lines of logits and of taps are those of their rows", function(t)
   end
 end)
 
+test("each of several taps is the value that was named", function(t)
+  local model = tiny.model()
+  local names = {}
+  for i, value in ipairs(model.graph:values()) do names[i] = i <= 5 and value.name or nil end
+  local function run(taps)
+    local engine = assert(perigee.engine.open(model.graph,
+      { threads = 1, tokens = 64, sequences = 1, taps = taps }))
+    engine:step { { seq = engine:add(), ids = { 5, 77 }, outputs = 1 } }
+    local out = {}
+    for i in ipairs(taps) do out[i] = engine:tap(i):flatten():totable() end
+    engine:close()
+    return out
+  end
+  local together = run(names)
+  t.eq(#together, 5)
+  for i, name in ipairs(names) do t.eq(together[i], run({ name })[1], name) end
+end)
+
 test("defaults of drawing", function(t)
   local model = tiny.model()
   local engine = assert(perigee.engine.open(model.graph, { threads = 1, tokens = 64 }))

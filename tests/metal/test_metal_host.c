@@ -134,6 +134,19 @@ static void test_archive(void) {
   remove(path);
 }
 
+/* A path that no file can have: pipelines are compiled and not kept. */
+static void test_archive_path(void) {
+  static char path[1 << 20]; /* longer than all that a device knows of itself */
+  memset(path, 'a', sizeof path - 1);
+  pe_metal_error e = {0};
+  pe_gpu *g = NULL;
+  pe_id pipeline;
+  CHECK(pe_gpu_take(&(pe_gpu_options){pe_metal_source, path}, &g, &e));
+  CHECK(some_pipeline(g, &pipeline, &e));
+  pe_gpu_give(g);
+  CHECK_INT(fake.living(), 0);
+}
+
 static void test_dropped_commands(void) {
   pe_metal_error e = {0};
   pe_commands c;
@@ -529,6 +542,7 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"pipelines", test_pipelines},
                                    {"library", test_library},
                                    {"archive", test_archive},
+                                   {"archive path", test_archive_path},
                                    {"dropped_commands", test_dropped_commands},
                                    {"model", test_model},
                                    {"model_half", test_model_half},
