@@ -119,9 +119,24 @@ static void test_names(void) {
   close_graph();
 }
 
+/* The widest value there can be, in other shapes; none is computed. */
+static void test_widest(void) {
+  enum { WIDEST = 1 << 28 };
+  open_graph();
+  pe_error err;
+  pe_value x = -1, v = -1, none = -1;
+  CHECK_OK(pe_graph_patches(graph, WIDEST, &x, &err), err);
+  CHECK_OK(pe_graph_reshape(graph, x, 3, (int32_t[]){WIDEST, 1, 1}, &v, &err), err);
+  CHECK_FAILS(pe_graph_reshape(graph, x, 2, (int32_t[]){WIDEST, 2}, &none, &err), PE_ESHAPE, err,
+              "has 268435456 values per row and cannot be reshaped to 536870912");
+  CHECK_FAILS(pe_graph_patches(graph, WIDEST + 1, &none, &err), PE_ESHAPE, err,
+              "a value can have 268435456 floats per row, got 268435457 or more");
+  close_graph();
+}
+
 static const check_test tests[] = {
     {"maps of constants", test_folding},      {"views of constants", test_views},
     {"constants and heads", test_repetition}, {"names in errors", test_names},
-    {"experts without groups", test_route},
+    {"experts without groups", test_route},   {"the widest value", test_widest},
 };
 CHECK_MAIN("graph", tests)
