@@ -77,8 +77,8 @@ NEAR = [
     ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device lua:test_vision"),
     ("runtime/cache/media", "c:media c:seq c:batch_random " + PICTURES),
     ("runtime/cache/names", "c:media c:seq c:prefix_disk c:batch_random " + PICTURES),
-    ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:media c:memory "
-                      "c:batch_random "
+    ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:disk_thread c:prefix_failures c:media "
+                      "c:memory c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core "
                       "lua:test_pictures"),
     ("runtime/device/metal", METAL),

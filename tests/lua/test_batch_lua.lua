@@ -574,3 +574,13 @@ test("weights that fit are read and packed with bars", function(t)
   t.eq(preload(model), 0)
   progress.new, perigee.sys.machine = new, machine
 end)
+
+test("chat reads the weights before it opens a batch", function(t)
+  local name = "engine.preload"
+  package.loaded[name] = function(model) error(("%d bytes"):format(model.weights.bytes), 0) end
+  local command = require "cmd.chat"
+  package.loaded[name], package.loaded["cmd.chat"] = preload, nil
+  local ok, why = pcall(command.run, { "examples/moonlet" })
+  t.eq(ok, false)
+  t.match(why, "^%d%d%d+ bytes$")
+end)

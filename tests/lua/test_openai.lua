@@ -444,6 +444,24 @@ end)
 
 -- ---- errors -------------------------------------------------------------------------------------
 
+test("errors of the server are noted in the log, those of clients are not", function(t)
+  for status, noted in pairs { [400] = 0, [499] = 0, [500] = 1, [503] = 1 } do
+    local notes, refused = {}, nil
+    local app = { config = { limits = { values = 1000 } }, log = { note = function(_, kind, said)
+      notes[#notes + 1] = { kind, said }
+    end }, refuse = function(_, _, err) refused = err end }
+    local handle = require "api.answer"(app, function()
+      error(errors.new { status = status, message = "it broke" }, 0)
+    end)
+    require("lib.async").run(function()
+      handle({ path = "/x", body = "{}", headers = {}, header = function() end }, {})
+    end)
+    require("luv").run()
+    t.eq({ refused.status, #notes }, { status, noted })
+    if noted > 0 then t.eq(notes[1], { "error", "/x: it broke" }) end
+  end
+end)
+
 test("types and codes of errors", function(t)
   for status, kind in pairs { [400] = "invalid_request_error", [401] = "authentication_error",
     [403] = "permission_error", [404] = "not_found_error", [409] = "conflict_error",
