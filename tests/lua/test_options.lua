@@ -79,6 +79,55 @@ test("ranges of pictures, JSON, tensors, tokenizers and weights", function(t)
     { memory = { 0, INT64 } })
 end)
 
+test("no function takes an option that it does not know", function(t)
+  local image, json, tensor = perigee.image, perigee.json, perigee.tensor
+  local graph = tiny.model().graph
+  local embed = graph:param "model.embed_tokens.weight"
+  local x, numbers = graph:embed(embed, {}), tensor { 1.0, 2.0 }
+  local tok <close> = assert(perigee.tokenizer.open "examples/moonlet")
+  local weights <close> = assert(perigee.weights.synthetic {
+    { name = "a", shape = { 2, 4 }, kind = "f32" } })
+  local takes = {
+    image_read = function(o) return image.read("README.md", o) end,
+    base64 = function(o) return image.base64("QUJD", o) end, patches = image.patches,
+    decoder = image.decoder, decode = function(o) return json.decode("1", o) end,
+    encode = function(o) return json.encode(1, o) end,
+    json_read = function(o) return json.read(assert(perigee.bytes.new(1)), o, print) end,
+    plan = function(o) return graph:plan(o) end,
+    histogram = function(o) return numbers:histogram(2, o) end,
+    format = function(o) return numbers:format(o) end,
+    tensor = function(o) return tensor({ 1 }, o) end, eye = function(o) return tensor.eye(2, o) end,
+    close_to = function(o) return numbers:close_to(numbers, o) end,
+    sum = function(o) return numbers:sum(1, o) end, std = function(o) return numbers:std(1, o) end,
+    sort = function(o) return numbers:sort(1, o) end,
+    topk = function(o) return numbers:topk(1, o) end,
+    tok_encode = function(o) return tok:encode("a", o) end,
+    tok_decode = function(o) return tok:decode({ 1 }, o) end,
+    tok_stream = function(o) return tok:stream(o) end,
+    rows = function(o) return weights:rows("a", o) end,
+    metadata = function(o) return weights:metadata(o) end,
+    guard = function(o) return perigee.guard(function() end, o) end,
+    engine = function(o) return perigee.engine.open(graph, o) end,
+    batch = function(o) return perigee.batch.open(graph, o) end,
+    tower = function(o) return perigee.tower.open(graph, o) end,
+    graph_rows = function(o) return graph:rows(embed, o) end,
+    embed = function(o) return graph:embed(embed, o) end,
+    permute = function(o) return graph:permute(embed, o) end,
+  }
+  for _, name in ipairs { "linear", "expert_linear", "head_linear", "norm", "slice", "rope",
+    "route", "conv", "layer_norm", "merge" } do
+    takes[name] = function(o) return graph[name](graph, x, o) end
+  end
+  for _, name in ipairs { "rope_table", "attention", "delta", "ssm", "region_attention" } do
+    takes[name] = function(o) return graph[name](graph, o) end
+  end
+  for name, take in pairs(takes) do
+    local ok, why = pcall(take, { nonsense = 1 })
+    t.ok(not ok and tostring(why):find("unknown option 'nonsense'", 1, true),
+      name .. ": " .. tostring(why))
+  end
+end)
+
 test("kinds of synthetic weights", function(t)
   local function made(entry)
     local w, why = perigee.weights.synthetic { entry }
