@@ -3,7 +3,7 @@
 --   local disk = Disk.new { folder, bytes, seconds, note = function(line) end }
 --   disk:write(key, entry)       in a task: the file is complete when this returns
 --   disk:read(key, id)           -> an entry, or nil
---   disk:delete(key, id)         -> was there one?
+--   disk:delete(key, id)         if there is one
 --
 -- Each API key has a directory, bounded by bytes and age; what was used longest ago goes first. A
 -- file is written under another name and then renamed. It has a checksum instead of being flushed
@@ -185,10 +185,9 @@ end
 
 local function forget(part, id)
   local file = part.files[id]
-  if not file then return false end
+  if not file then return end
   part.files[id], part.bytes = nil, part.bytes - file.size
   wait(uv.fs_unlink, path_of(part, id))
-  return true
 end
 
 --- Removes what is too old or too much.
@@ -247,7 +246,7 @@ function Disk:read(key, id)
 end
 
 function Disk:delete(key, id)
-  return with_part(self, key, function(part) return forget(part, id) end) or false
+  with_part(self, key, function(part) forget(part, id) end)
 end
 
 return Disk
