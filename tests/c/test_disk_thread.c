@@ -8,7 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEAD = 4096, LARGE = 200 << 20, MORE = 100 << 20 }; /* together above the bound, 256 MiB */
+enum { LARGE = 200 << 20, MORE = 100 << 20 }; /* together above the bound, 256 MiB */
+enum { HEAD = 4096 };                         /* the smallest file; a seal has room in it */
 
 static pe_disk_job *job_of(pe_disk_verb verb, const char *path, size_t bytes) {
   pe_disk_job *job = pe_disk_job_new(verb, path);

@@ -109,6 +109,15 @@ static void test_library(void) {
   CHECK_INT(fake.living(), 0);
 }
 
+static void compile_with_archive(const char *path) {
+  pe_metal_error e = {0};
+  pe_gpu *g = NULL;
+  pe_id pipeline;
+  CHECK(pe_gpu_take(&(pe_gpu_options){pe_metal_source, path}, &g, &e));
+  CHECK(some_pipeline(g, &pipeline, &e));
+  pe_gpu_give(g);
+}
+
 /* Compiled pipelines are kept in a file; a file of another kind is replaced. */
 static void test_archive(void) {
   char path[64];
@@ -119,12 +128,7 @@ static void test_archive(void) {
     if (i == 1 && f) fputs("nonsense", f);
     if (f) fclose(f);
     if (!i) remove(path);
-    pe_metal_error e = {0};
-    pe_gpu *g = NULL;
-    pe_id pipeline;
-    CHECK(pe_gpu_take(&(pe_gpu_options){pe_metal_source, path}, &g, &e));
-    CHECK(some_pipeline(g, &pipeline, &e));
-    pe_gpu_give(g);
+    compile_with_archive(path);
     f = fopen(path, "r");
     CHECK(f);
     size[i] = f && !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
@@ -138,12 +142,7 @@ static void test_archive(void) {
 static void test_archive_path(void) {
   static char path[1 << 20]; /* longer than all that a device knows of itself */
   memset(path, 'a', sizeof path - 1);
-  pe_metal_error e = {0};
-  pe_gpu *g = NULL;
-  pe_id pipeline;
-  CHECK(pe_gpu_take(&(pe_gpu_options){pe_metal_source, path}, &g, &e));
-  CHECK(some_pipeline(g, &pipeline, &e));
-  pe_gpu_give(g);
+  compile_with_archive(path);
   CHECK_INT(fake.living(), 0);
 }
 
