@@ -61,11 +61,10 @@ typedef struct pe_step {
   const pe_segment *segment; /* [segments] */
   pe_tower_step tower;       /* of steps of a tower */
   const int32_t *output;     /* [outputs]: the rows whose logits are wanted */
-  /* [outputs]: of its logits, this many of the best will be read; 0: all. NULL: all of every one */
-  const int32_t *best;
-  const int32_t *tables;   /* block ids: the tables of all segments, each as long as it is */
-  int32_t table_count;     /* of them */
-  const int32_t *table_at; /* [segments][groups]: where a table begins in `tables` */
+  const pe_wanted *wanted;   /* [outputs]: of its logits. NULL: all of every one */
+  const int32_t *tables;     /* block ids: the tables of all segments, each as long as it is */
+  int32_t table_count;       /* of them */
+  const int32_t *table_at;   /* [segments][groups]: where a table begins in `tables` */
   /* Features: [lines][planes][width]. Plane 0 takes the place of the embedding, plane j is added
    * after text layer j - 1 (deepstack). NULL: no row has one. */
   const float *features;

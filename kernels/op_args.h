@@ -26,6 +26,19 @@ typedef struct pe_region { /* rows first .. first + count - 1 */
 /* A frame is all patches of one picture; a window is a part of a frame. */
 enum { PE_REGION_FRAME, PE_REGION_WINDOW, PE_REGIONS };
 
+/* Logits x become weights e^((x - top) * scale) = 2^((x - top) * factor); those of logits that are
+ * more than `far` below the top are 0. Of a scale: pe_scan_scale_of (scan.h). */
+typedef struct pe_scan_scale {
+  float scale, far, factor; /* scale 0: none */
+} pe_scan_scale;
+
+/* What will be read of an output instead of all its logits. */
+typedef struct pe_wanted {
+  int32_t best;          /* a list with this many of the best logits; 0: all logits are read */
+  pe_scan_scale sums[2]; /* and the sums of the weights of each block of logits, at these scales */
+} pe_wanted;
+enum { PE_WANTED_ROOM = 1024 }; /* entries: more than the best where they are neighbours */
+
 /* ---- elementwise operations ------------------------------------------------------------------ */
 
 /* The operations of a map. Unary: y = f(x). Binary: y = f(x, z). All unary ones come first. */

@@ -8,8 +8,10 @@
 #ifndef PE_SCAN_H
 #define PE_SCAN_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "kernels/op_args.h"
+
+#include <float.h>
+#include <math.h>
 
 enum {
   PE_SCAN_BLOCK = 512, /* 32 additions per lane: the error of a sum stays below 2.1e-6 */
@@ -87,6 +89,12 @@ typedef struct pe_scan {
   /* key = -|x - centre| */
   void (*nearness)(const float *x, int64_t n, float centre, float *key);
 } pe_scan;
+
+/* Weights below e^-86.9 are 0: those above are normal floats, also in powers of two. */
+static inline pe_scan_scale pe_scan_scale_of(float scale) {
+  return (pe_scan_scale){scale, (float)fmin(86.9 / (double)scale, (double)FLT_MAX),
+                         (float)((double)scale * 1.4426950408889634)};
+}
 
 const pe_scan *pe_scan_best(void); /* the version of pe_prim_best */
 

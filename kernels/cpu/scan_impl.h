@@ -246,14 +246,20 @@ typedef struct weighing { /* e^((x - top) * scale) is 2^((x - top) * factor) */
   vf low, high, top, factor;
 } weighing;
 
-/* Values whose weight is below e^-86.9 are below the span: one comparison finds both. So are values
- * more than FLT_MAX below the top, whose distance a float cannot hold. */
+/* The lowest value that is not more than `far` below the top, whose distance a float then can hold.
+ * Also computed by shortlist.metal, so all in floats: `rest` is what rounding took from the
+ * difference. */
+static float lowest_within(float top, float far) {
+  const float low = top - far, part = low - top, rest = (top - (low - part)) + (-far - part);
+  return rest > 0 ? nextafterf(low, INFINITY) : low;
+}
+
+/* Values without weight are below the span: one comparison finds both. */
 static weighing weighing_of(pe_scan_span span, float top, float scale) {
-  double far = fmin(86.9 / (double)scale, (double)FLT_MAX), least = (double)top - far;
-  float low = least > (double)-FLT_MAX ? (float)least : -FLT_MAX;
-  if ((double)low < least) low = nextafterf(low, INFINITY);
+  const pe_scan_scale s = pe_scan_scale_of(scale);
+  const float low = lowest_within(top, s.far);
   return (weighing){splat(low > span.low ? low : span.low), splat(span.high), splat(top),
-                    splat((float)((double)scale * 1.4426950408889634))};
+                    splat(s.factor)};
 }
 
 /* open: no value is above the span. */

@@ -116,8 +116,8 @@ enum { PE_NORM_VALUES = 128, PE_NORM_SIMDGROUPS = 8 };
 /* Shortlists (shortlist.metal). */
 enum {
   PE_SHORTLIST_STRETCH = 256, /* logits that share a peak, and threads of a group */
-  PE_SHORTLIST_ROOM = 1024,   /* entries: more than the best where they are neighbours */
-  PE_SHORTLIST_WORDS = 1 + 2 * PE_SHORTLIST_ROOM /* count, ids, logits */
+  PE_SHORTLIST_WORDS = 1 + 2 * PE_WANTED_ROOM, /* count, ids, logits */
+  PE_SHORTLIST_BLOCK = 512,                    /* logits whose weights are summed */
 };
 
 typedef struct pe_metal_mat {
@@ -152,12 +152,12 @@ typedef struct pe_metal_step {
   int32_t rows, segments, outputs, groups, ahead, feature_planes, feature_width, patch_width,
       merge_count, region_count[PE_REGIONS], region_longest[PE_REGIONS];
   int32_t token, position, segment_of, segment, output, tables, table_at, feature, last, lookup_at,
-      lookup_index, lookup_weight, merge, best, region[PE_REGIONS];
+      lookup_index, lookup_weight, merge, wanted, region[PE_REGIONS];
 } pe_metal_step;
 
 typedef struct pe_metal_shortlist_args { /* arguments */
-  int32_t vocabulary, step; /* logits of a line that count; from one line to the next */
-  int32_t stretches;        /* of a line */
+  int32_t vocabulary, step;  /* logits of a line that count; from one line to the next */
+  int32_t stretches, blocks; /* of a line */
 } pe_metal_shortlist_args;
 
 #ifdef __METAL_VERSION__

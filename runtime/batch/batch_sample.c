@@ -1,5 +1,6 @@
 /* batch_sample.c - see batch_seq.h: from logits to a token, from a token to its event. */
 #include "runtime/batch/batch_seq.h"
+#include "runtime/batch/sampler_listed.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -18,6 +19,13 @@ static bool ends(const pe_batch *b, const pe_batch_seq *seq, int32_t id) {
   const pe_request *q = &seq->request->r;
   pe_ids_view end = {b->o.end_ids, b->o.end_count};
   return (!q->ignore_eos && has_id(end, id)) || has_id(q->stop_ids, id);
+}
+
+/* As many as there will be at most: end tokens before min_tokens, and one of each bad word. */
+static int32_t most_bans(const pe_batch *b, const pe_batch_seq *seq) {
+  const pe_request *q = &seq->request->r;
+  const bool ends_banned = pe_batch_seq_generated(seq) < q->min_tokens;
+  return q->bad_count + (ends_banned ? b->o.end_count + q->stop_ids.count : 0);
 }
 
 /* Fills `ban`, which was made large enough when the request came. */
@@ -41,6 +49,10 @@ static int32_t collect_bans(const pe_batch *b, const pe_batch_seq *seq, int32_t 
 
 /* ---- choosing a token: on the pool, touches only the sequence and the drawer --------------- */
 
+static pe_history history_of(const pe_batch_seq *seq) {
+  return (pe_history){seq->token, seq->count, pe_batch_seq_prompt(seq)};
+}
+
 /* A forced token is a greedy choice with an overwhelming bias, so that its logprobs are reported
  * like those of any other. */
 static pe_status pick_forced(pe_sampler *sampler, pe_batch_seq *seq, const float *logits) {
@@ -49,7 +61,7 @@ static pe_status pick_forced(pe_sampler *sampler, pe_batch_seq *seq, const float
   pe_sampling s = pe_sampling_defaults();
   s.temperature = 0, s.top_logprobs = seq->sampling.top_logprobs;
   s.bias = &bias, s.bias_count = 1;
-  pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
+  const pe_history history = history_of(seq);
   pe_status rc =
       pe_sampler_pick(sampler, &s, logits, &history, seq->count, NULL, 0, &seq->drawn, &seq->error);
   if (rc) return rc;
@@ -59,23 +71,37 @@ static pe_status pick_forced(pe_sampler *sampler, pe_batch_seq *seq, const float
   return PE_OK;
 }
 
-/* From the shortlist of its output, if that has all that it depends on. */
-static bool pick_listed(const pe_batch *b, pe_sampler *sampler, pe_batch_seq *seq) {
-  pe_shortlist list;
-  const int32_t best = pe_batch_seq_best(b, seq);
-  if (!best || !pe_device_shortlist(b->device, seq->output, &list) || list.best < best)
-    return false;
-  seq->draw = pe_sampler_pick_listed(sampler, &seq->sampling, list.logit, list.id, list.count,
-                                     seq->count, &seq->drawn, &seq->error);
-  return true;
+/* What its next token depends on; the same before and after its step. */
+static pe_wanted wanted_of(const pe_batch *b, const pe_batch_seq *seq, const pe_sampling *s) {
+  const pe_history history = history_of(seq);
+  if (!pe_device_lists(b->device)) return (pe_wanted){0};
+  return pe_sampler_wants(s, b->plan->drawable, &history, most_bans(b, seq));
+}
+
+/* The list of its row: the device's, if that is what it wants, or one made from the row where it
+ * must have one. False: none. */
+static bool find_list(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq,
+                      const pe_sampling *s, const float *logits, pe_shortlist *out) {
+  const pe_wanted w = wanted_of(b, seq, s);
+  if (!w.best) return false;
+  seq->listed = seq->output >= 0 && pe_device_shortlist(b->device, seq->output, out) &&
+                !memcmp(&out->wanted, &w, sizeof w);
+  return seq->listed || (pe_sampler_needs_list(s) && pe_sampler_list(d->sampler, logits, &w, out));
 }
 
 static bool waits_for_forced(const pe_batch_seq *seq) { return seq->forced_at < seq->forced_count; }
 
 static pe_status pick_free(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq,
                            const pe_sampling *s, float *logits) {
-  pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
-  int32_t bans = collect_bans(b, seq, d->ban);
+  const pe_history history = history_of(seq);
+  const int32_t bans = collect_bans(b, seq, d->ban);
+  pe_shortlist list;
+  if (find_list(b, d, seq, s, logits, &list)) {
+    pe_status rc = pe_sampler_pick_listed(d->sampler, s, &list, logits, &history, seq->count,
+                                          d->ban, bans, &seq->drawn, &seq->error);
+    if (rc || seq->drawn.id >= 0) return rc;
+    seq->listed = false;
+  }
   return seq->shares ? pe_sampler_pick(d->sampler, s, logits, &history, seq->count, d->ban, bans,
                                        &seq->drawn, &seq->error)
                      : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count, d->ban,
@@ -124,14 +150,9 @@ static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const
   if (!seq->draw && seq->constraint) seq->draw = follow(d, seq);
 }
 
-int32_t pe_batch_seq_best(const pe_batch *b, const pe_batch_seq *seq) {
-  const pe_request *q = &seq->request->r;
-  const bool ends_banned = pe_batch_seq_generated(seq) < q->min_tokens;
-  const bool reads = q->hold || seq->kept || seq->constraint || waits_for_forced(seq);
-  if (reads || ends_banned || q->bad_count) return 0;
-  pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
-  const int32_t best = pe_sampler_best(&seq->sampling, &history);
-  return best < b->plan->drawable ? best : 0;
+pe_wanted pe_batch_seq_wanted(const pe_batch *b, const pe_batch_seq *seq) {
+  const bool reads = seq->request->r.hold || seq->kept || seq->constraint || waits_for_forced(seq);
+  return reads ? (pe_wanted){0} : wanted_of(b, seq, &seq->sampling);
 }
 
 /* max_tokens is 0: only the prompt was wanted. */
@@ -190,7 +211,7 @@ static void pick_some(void *ctx, int task, int tasks) {
     if (prefill_only(seq) || is_over(seq)) continue;
     if (holds(seq))
       seq->state = PE_SEQ_HELD;
-    else if (!(seq->listed = pick_listed(b, b->drawer[task].sampler, seq)))
+    else
       pick(b, &b->drawer[task], seq, &seq->sampling, logits);
   }
 }
@@ -267,6 +288,7 @@ static void take_drawn(pe_batch *b, pe_batch_seq *seq) {
 }
 
 void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, float *logits) {
+  seq->listed = false;
   pick(b, &b->drawer[0], seq, s, logits);
   take_drawn(b, seq);
 }

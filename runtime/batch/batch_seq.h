@@ -239,9 +239,8 @@ bool pe_room_evict_some(pe_batch *b); /* false: nothing could be evicted */
 
 /* ---- sampling (batch_sample.c) ------------------------------------------------------------- */
 
-/* How many of the best logits its next token depends on; 0: its whole line is read. The answer
- * stays the same while a step runs. */
-int32_t pe_batch_seq_best(const pe_batch *b, const pe_batch_seq *seq);
+/* What of its logits its next token depends on. The answer stays the same while a step runs. */
+pe_wanted pe_batch_seq_wanted(const pe_batch *b, const pe_batch_seq *seq);
 /* While the step computes: the masks of the sequences that will have logits. On the CPU this thread
  * makes them and the pool's workers compute; where the pool is idle, all of it does. */
 void pe_batch_make_masks(pe_batch *b);

@@ -104,7 +104,7 @@ static bool take_in(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   if (rc && rc != PE_ELIMIT) pe_batch_fail(b, seq);
   pe_room_put_back(b, seq);
   if (rc) return false;
-  if (last) b->run[b->run_count].best = pe_batch_seq_best(b, seq);
+  if (last) b->run[b->run_count].wanted = pe_batch_seq_wanted(b, seq);
   seq->chunk = tokens;
   pe_batch_touch(b, seq);
   b->ran[b->run_count++] = seq;

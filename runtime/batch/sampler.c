@@ -1,7 +1,7 @@
 /* sampler.c - see sampler.h. */
 #include "runtime/batch/sampler.h"
 
-#include "runtime/batch/sampler_draw.h"
+#include "runtime/batch/sampler_parts.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -10,28 +10,6 @@
 /* Allowed tokens that are gathered instead of banning all others: the draw then costs what they
  * cost, whatever the vocabulary. At 4,096 it still is cheaper than one from the whole row. */
 enum { FEW = 4096 };
-
-typedef struct change { /* of a logit */
-  int32_t id;
-  float raw;
-} change;
-
-struct pe_sampler {
-  int32_t n;      /* vocabulary size */
-  float *copy;    /* by id: logits after bias, bans and penalties, unless they are the row's own */
-  uint32_t *seen; /* by id: see count_seen; all 0 between two picks */
-  /* By place among the different tokens of the penalty window: */
-  int32_t *seen_id;
-  uint32_t *outputs; /* how often the answer has it */
-  float *penalized;  /* its logit */
-  change *changes;   /* what bias, bans and penalties did to the row, in order */
-  int32_t change_count;
-  bool nan;        /* they made one */
-  float *raw_peak; /* peaks of the raw logits (scan.h) */
-  float *peak;     /* and of the changed ones */
-  uint8_t *stale;  /* by peak: its highest logit has changed; all 0 between two picks */
-  pe_draw_space space;
-};
 
 /* ---- parameters ---------------------------------------------------------------------------- */
 
@@ -131,6 +109,9 @@ double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt) {
 void pe_sampler_close(pe_sampler *s) {
   if (!s) return;
   pe_draw_space_close(&s->space);
+  pe_free(s->listed_sum);
+  pe_free(s->listed);
+  pe_free(s->listed_id);
   pe_free(s->stale);
   pe_free(s->peak);
   pe_free(s->raw_peak);
@@ -138,6 +119,7 @@ void pe_sampler_close(pe_sampler *s) {
   pe_free(s->penalized);
   pe_free(s->outputs);
   pe_free(s->seen_id);
+  pe_free(s->mark);
   pe_free(s->seen);
   pe_free(s->copy);
   pe_free(s);
@@ -152,6 +134,7 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   size_t n = (size_t)(s->n = vocabulary);
   s->copy = pe_calloc(n, sizeof *s->copy);
   s->seen = pe_calloc(n, sizeof *s->seen);
+  s->mark = pe_calloc(n / 32 + 1, sizeof *s->mark);
   s->seen_id = pe_calloc(n + 1, sizeof *s->seen_id); /* a place is written before it counts */
   s->outputs = pe_calloc(n + 1, sizeof *s->outputs);
   s->penalized = pe_calloc(n, sizeof *s->penalized);
@@ -160,8 +143,12 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   s->raw_peak = pe_calloc(peaks, sizeof *s->raw_peak);
   s->peak = pe_calloc(peaks, sizeof *s->peak);
   s->stale = pe_calloc(peaks, 1);
-  bool all = s->copy && s->seen && s->seen_id && s->outputs && s->penalized && s->changes &&
-             s->raw_peak && s->peak && s->stale;
+  s->listed_id = pe_calloc(PE_WANTED_ROOM, sizeof *s->listed_id);
+  s->listed = pe_calloc(PE_WANTED_ROOM, sizeof *s->listed);
+  s->listed_sum = pe_calloc(2 * (n / PE_SCAN_BLOCK + 1), sizeof *s->listed_sum);
+  bool all = s->copy && s->seen && s->mark && s->seen_id && s->outputs && s->penalized &&
+             s->changes && s->raw_peak && s->peak && s->stale && s->listed_id && s->listed &&
+             s->listed_sum;
   pe_status rc = all ? pe_draw_space_open(&s->space, vocabulary, err) : pe_nomem(err, "sampler");
   if (rc)
     pe_sampler_close(s);
@@ -184,11 +171,17 @@ static inline float penalized(const pe_sampling *p, float x, uint32_t outputs) {
   return x == -INFINITY ? x : (float)y; /* banned; a negative penalty must not revive it */
 }
 
-/* The different tokens of the window to s->seen_id, and their counts to s->outputs. Returns how
- * many they are. s->seen: 1 for a token of the prompt, 2 for each time that the answer has it. */
-static int32_t count_seen(const pe_sampler *s, const pe_sampling *p, const pe_history *h) {
-  int32_t from =
-      p->penalty_window && p->penalty_window < h->count ? h->count - p->penalty_window : 0;
+/* How many of the last tokens penalties count. */
+static int32_t window_of(const pe_sampling *p, const pe_history *h) {
+  if (!h || h->count <= 0 || !penalizes(p)) return 0;
+  return p->penalty_window && p->penalty_window < h->count ? p->penalty_window : h->count;
+}
+
+/* s->seen: 1 for a token of the prompt, 2 for each time that the answer has it. */
+int32_t pe_sampler_seen(const pe_sampler *s, const pe_sampling *p, const pe_history *h) {
+  const int32_t window = window_of(p, h);
+  if (!window) return 0;
+  const int32_t from = h->count - window;
   const int32_t *token = h->token, end = h->count, prompt = h->prompt < end ? h->prompt : end;
   int32_t i = from, count = 0, *id = s->seen_id;
   uint32_t n = (uint32_t)s->n, *restrict seen = s->seen, *restrict outputs = s->outputs;
@@ -209,13 +202,13 @@ static int32_t count_seen(const pe_sampler *s, const pe_sampling *p, const pe_hi
 /* Changes logits of the row x, and s->peak. */
 static void put(pe_sampler *s, float *restrict x, const int32_t *id, const float *value,
                 int32_t count) {
-  change *changes = s->changes + s->change_count;
+  pe_sampler_change *changes = s->changes + s->change_count;
   float *restrict peak = s->peak;
   bool nan = false;
   for (int32_t i = 0; i < count; i++) {
     int32_t at = id[i], b = at / PE_SCAN_PEAK;
     float raw = x[at], v = value[i];
-    changes[i] = (change){at, raw};
+    changes[i] = (pe_sampler_change){at, raw};
     x[at] = v;
     nan |= v != v;
     if (v > peak[b])
@@ -232,7 +225,7 @@ static void put_one(pe_sampler *s, float *x, int32_t id, float value) {
 }
 
 static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h, float *x) {
-  int32_t count = count_seen(s, p, h);
+  int32_t count = pe_sampler_seen(s, p, h);
   const int32_t *id = s->seen_id;
   const uint32_t *outputs = s->outputs;
   const pe_sampling here = *p;
@@ -245,11 +238,29 @@ static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
   for (int32_t i = 0; i < count; i++) put_one(s, x, id[i], -INFINITY);
 }
 
-/* How many of n logits bias, bans and penalties change, or more. */
-static int64_t most_changes(int32_t n, const pe_sampling *p, const pe_history *h,
-                            int32_t ban_count) {
-  int64_t tokens = h && h->count > 0 && penalizes(p) ? h->count : 0;
+int64_t pe_sampler_changes(int32_t n, const pe_sampling *p, const pe_history *h,
+                           int32_t ban_count) {
+  const int32_t tokens = window_of(p, h);
   return (int64_t)p->bias_count + p->banned_count + ban_count + (tokens < n ? tokens : n);
+}
+
+static void ban_copy(const pe_sampler *s, const int32_t *id, int32_t count) {
+  for (int32_t i = 0; i < count; i++)
+    if (id[i] >= 0 && id[i] < s->n) s->copy[id[i]] = -INFINITY;
+}
+
+/* Without the books that `put` keeps: few of the logits there mean anything. */
+void pe_sampler_change_copy(const pe_sampler *s, const pe_sampling *p, const int32_t *ban_ids,
+                            int32_t ban_count, int32_t seen) {
+  float *x = s->copy;
+  for (int32_t i = 0; i < p->bias_count; i++) {
+    const int32_t id = p->bias[i].id;
+    if (id >= 0 && id < s->n) x[id] += p->bias[i].bias;
+  }
+  ban_copy(s, p->banned, p->banned_count);
+  ban_copy(s, ban_ids, ban_count);
+  for (int32_t i = 0; i < seen; i++)
+    x[s->seen_id[i]] = penalized(p, x[s->seen_id[i]], s->outputs[i]);
 }
 
 /* The row x and s->peak before any change: as they are, or under a mask. */
@@ -272,11 +283,11 @@ static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, con
   }
   ban(s, p->banned, p->banned_count, x);
   ban(s, ban_ids, ban_count, x);
-  if (h && h->count > 0 && penalizes(p)) penalize(s, p, h, x);
+  penalize(s, p, h, x);
 }
 
 static void restore(pe_sampler *s, float *restrict x) {
-  const change *c = s->changes;
+  const pe_sampler_change *c = s->changes;
   for (int32_t i = s->change_count; i-- > 0;) x[c[i].id] = c[i].raw;
   s->change_count = 0;
 }
@@ -304,12 +315,8 @@ static int32_t best_of(const pe_sampler *s, const float *x, const float *peak, f
 
 /* ---- the choice ---------------------------------------------------------------------------- */
 
-static void report(pe_sampler *s, const pe_list_row *row, double total, int32_t most,
-                   pe_choice *out) {
-  double all = (double)row->x[row->best] + log(total);
-  out->logprob = (float)((double)row->x[out->id] - all);
-  if (most <= 0) return;
-  int32_t count = pe_draw_best(&s->space, row, most);
+void pe_sampler_report(pe_sampler *s, double all, float logit, int32_t count, pe_choice *out) {
+  out->logprob = (float)((double)logit - all);
   out->top_count = count;
   while (count) {
     pe_draw_candidate c = pe_draw_pop(&s->space, &count); /* the worst first */
@@ -340,47 +347,19 @@ static int32_t gather_allowed(const pe_sampler *s, const uint32_t *allow) {
   return count;
 }
 
-/* The place of an id among those gathered, or -1. */
-static int32_t place_of(const pe_sampler *s, int32_t count, int32_t id) {
-  const int32_t *list = s->space.list.id;
-  int32_t low = 0, high = count;
-  while (low < high) {
-    int32_t mid = low + (high - low) / 2;
-    if (list[mid] < id)
-      low = mid + 1;
-    else
-      high = mid;
-  }
-  return low < count && list[low] == id ? low : -1;
-}
-
-static void ban_few(const pe_sampler *s, int32_t count, const int32_t *id, int32_t bans) {
-  for (int32_t i = 0; i < bans; i++) {
-    int32_t at = place_of(s, count, id[i]);
-    if (at >= 0) s->space.list.x[at] = -INFINITY;
-  }
-}
-
 /* As `adjust`, on the tokens that were gathered. */
 static void adjust_few(const pe_sampler *s, const pe_sampling *p, const pe_history *h,
                        const int32_t *ban_ids, int32_t ban_count, int32_t count) {
+  const int32_t *id = s->space.list.id;
   float *x = s->space.list.x;
-  for (int32_t i = 0; i < p->bias_count; i++) {
-    int32_t at = place_of(s, count, p->bias[i].id);
-    if (at >= 0) x[at] += p->bias[i].bias;
-  }
-  ban_few(s, count, p->banned, p->banned_count);
-  ban_few(s, count, ban_ids, ban_count);
-  if (!h || h->count <= 0 || !penalizes(p)) return;
-  for (int32_t i = count_seen(s, p, h); i-- > 0;) {
-    int32_t id = s->seen_id[i], at = -1;
-    if (p->allow[id / 32] >> id % 32 & 1) at = place_of(s, count, id);
-    if (at >= 0) x[at] = penalized(p, x[at], s->outputs[i]);
-  }
+  if (!pe_sampler_changes(s->n, p, h, ban_count)) return;
+  for (int32_t i = 0; i < count; i++) s->copy[id[i]] = x[i];
+  pe_sampler_change_copy(s, p, ban_ids, ban_count, pe_sampler_seen(s, p, h));
+  for (int32_t i = 0; i < count; i++) x[i] = s->copy[id[i]];
 }
 
-/* The choice from the tokens that were gathered; -1: none has a finite logit. */
-static int32_t choose_few(pe_sampler *s, const pe_sampling *p, int32_t count, int64_t position) {
+int32_t pe_sampler_choose_few(pe_sampler *s, const pe_sampling *p, int32_t count,
+                              int64_t position) {
   const pe_list l = pe_list_few(&s->space.list, count);
   if (!l.n || !isfinite(l.top)) return -1;
   if (p->temperature == 0) return l.id[s->space.list.scan->find(l.x, l.n, l.top)];
@@ -403,11 +382,11 @@ static int32_t draw_allowed(pe_sampler *s, const pe_sampling *p, const float *lo
                             int32_t ban_count, int32_t count) {
   if (!read_few(s, logits, count)) return -1;
   adjust_few(s, p, history, ban_ids, ban_count, count);
-  int32_t id = choose_few(s, p, count, position);
+  int32_t id = pe_sampler_choose_few(s, p, count, position);
   if (id >= 0) return id;
   count = gather_allowed(s, p->allow); /* packing has moved them */
   read_few(s, logits, count);
-  return choose_few(s, p, count, position);
+  return pe_sampler_choose_few(s, p, count, position);
 }
 
 /* ---- a pick -------------------------------------------------------------------------------- */
@@ -415,6 +394,11 @@ static int32_t draw_allowed(pe_sampler *s, const pe_sampling *p, const float *lo
 static pe_status fail_masked(int64_t position, pe_error *err) {
   return pe_fail(err, PE_ENOTOKEN,
                  "the logits of all tokens that the mask allows at position %lld are NaN or -inf",
+                 (long long)position);
+}
+
+pe_status pe_sampler_no_token(int64_t position, pe_error *err) {
+  return pe_fail(err, PE_ENOTOKEN, "bias, bans and penalties leave no token at position %lld",
                  (long long)position);
 }
 
@@ -439,7 +423,7 @@ static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, 
                       int32_t ban_count, pe_choice *out, pe_error *err) {
   *out = (pe_choice){.id = -1};
   int32_t few = p->allow ? gather_allowed(s, p->allow) : -1;
-  bool changes = !p->allow && most_changes(s->n, p, history, ban_count) > 0;
+  bool changes = !p->allow && pe_sampler_changes(s->n, p, history, ban_count) > 0;
   if (few >= 0) out->id = draw_allowed(s, p, logits, history, position, ban_ids, ban_count, few);
   if (few >= 0 && out->id < 0) return fail_masked(position, err);
   if (few >= 0 && p->top_logprobs < 0) return PE_OK;
@@ -457,12 +441,12 @@ static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, 
     out->id = choose(s, p, &raw, position);
   }
   if (out->id < 0 && p->allow) return fail_masked(position, err);
-  if (out->id < 0)
-    return pe_fail(err, PE_ENOTOKEN, "bias, bans and penalties leave no token at position %lld",
-                   (long long)position);
+  if (out->id < 0) return pe_sampler_no_token(position, err);
   if (p->top_logprobs < 0) return PE_OK;
   double total = s->space.list.total; /* the draw may have summed it up */
-  report(s, &raw, total > 0 ? total : pe_draw_total(&s->space, &raw), p->top_logprobs, out);
+  if (total <= 0) total = pe_draw_total(&s->space, &raw);
+  pe_sampler_report(s, (double)logits[raw.best] + log(total), logits[out->id],
+                    pe_draw_best(&s->space, &raw, p->top_logprobs), out);
   return PE_OK;
 }
 
@@ -475,27 +459,7 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
 pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits,
                               const pe_history *history, int64_t position, const int32_t *ban_ids,
                               int32_t ban_count, pe_choice *out, pe_error *err) {
-  bool fits = !p->allow && most_changes(s->n, p, history, ban_count) <= s->n;
+  bool fits = !p->allow && pe_sampler_changes(s->n, p, history, ban_count) <= s->n;
   float *x = fits ? logits : s->copy;
   return pick(s, p, logits, x, history, position, ban_ids, ban_count, out, err);
-}
-
-/* What follows top_k is computed from the packed list of the tokens that it keeps, in the order of
- * their ids (sampler_draw.c): short rows are packed, and of longer ones what PE_SAMPLER_BEST keeps,
- * which is less than a quarter. */
-int32_t pe_sampler_best(const pe_sampling *p, const pe_history *history) {
-  if (most_changes(INT32_MAX, p, history, 0) || p->top_logprobs >= 0) return 0;
-  if (p->temperature == 0) return 1;
-  return p->top_k <= PE_SAMPLER_BEST ? p->top_k : 0;
-}
-
-pe_status pe_sampler_pick_listed(pe_sampler *s, const pe_sampling *p, const float *logits,
-                                 const int32_t *ids, int32_t count, int64_t position,
-                                 pe_choice *out, pe_error *err) {
-  const int32_t whole = s->n;
-  s->n = s->space.list.n = count;
-  pe_status rc = pe_sampler_pick(s, p, logits, NULL, position, NULL, 0, out, err);
-  s->n = s->space.list.n = whole;
-  if (!rc) out->id = ids[out->id];
-  return rc;
 }

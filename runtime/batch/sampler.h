@@ -28,6 +28,9 @@
  * from the worst to the best after top_p or min_p, from the least to the most typical after
  * typical_p, else in order of ids.
  *
+ * Most picks need not read the whole row, if a device found the best logits and some sums
+ * (sampler_listed.h). Masks, typical_p and xtc read it all.
+ *
  * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. */
 #ifndef PE_SAMPLER_H
 #define PE_SAMPLER_H
@@ -72,7 +75,6 @@ typedef struct pe_history { /* the tokens that penalties count */
 
 enum {
   PE_MAX_TOP_LOGPROBS = 20, /* the limit of OpenAI's API */
-  PE_SAMPLER_BEST = 128,    /* of a list: top_k is 20 to 64 in most recipes */
 };
 
 typedef struct pe_choice {
@@ -96,15 +98,6 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
 pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits,
                               const pe_history *history, int64_t position, const int32_t *ban_ids,
                               int32_t ban_count, pe_choice *out, pe_error *err);
-
-/* How many of the best logits a pick without bans depends on; 0: on all of them. With top_k the
- * later filters see only the tokens that it keeps, and logprobs need the sum over the row. */
-int32_t pe_sampler_best(const pe_sampling *p, const pe_history *history);
-/* The same choice from these many best logits or more, of which `count` are listed in the order of
- * their ids: all from some logit on. */
-pe_status pe_sampler_pick_listed(pe_sampler *s, const pe_sampling *p, const float *logits,
-                                 const int32_t *ids, int32_t count, int64_t position,
-                                 pe_choice *out, pe_error *err);
 
 /* A number in [0, 1) for this seed and position; `salt` distinguishes several draws at one
  * position. */

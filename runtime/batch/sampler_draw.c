@@ -13,11 +13,13 @@ pe_status pe_draw_space_open(pe_draw_space *s, int32_t vocabulary, pe_error *err
 
 void pe_draw_space_close(pe_draw_space *s) { pe_list_space_close(&s->list); }
 
+static const pe_scan_span everything = {-FLT_MAX, INFINITY};
+
 /* The row as it is, in a list that is not searched. */
 static pe_list all_of(const pe_draw_space *s, const pe_list_row *row) {
-  pe_list l = {.x = row->x, .n = s->list.n, .wide = true, .peak = row->peak, .parts = 1};
-  l.top = row->x[row->best];
-  l.part[0] = (pe_list_part){l.n, {-FLT_MAX, INFINITY}};
+  pe_list l = {.x = row->x, .n = s->list.n, .wide = true, .whole = true, .parts = 1};
+  l.peak = row->peak, l.top = row->x[row->best];
+  l.part[0] = (pe_list_part){l.n, everything};
   return l;
 }
 
@@ -37,16 +39,11 @@ static void sift(pe_draw_candidate *h, int32_t n, int32_t i) {
   h[i] = x;
 }
 
-int32_t pe_draw_best(pe_draw_space *s, const pe_list_row *row, int32_t k) {
+int32_t pe_draw_best_of(pe_draw_space *s, const float *x, const int32_t *id, int32_t n, int32_t k) {
   pe_draw_candidate *h = s->heap;
   if (k > PE_MAX_TOP_LOGPROBS) k = PE_MAX_TOP_LOGPROBS;
-  const pe_scan_span span[2] = {{pe_search_peak(&s->list, row->peak, k), INFINITY},
-                                {INFINITY, -INFINITY}};
-  const pe_list all = all_of(s, row);
-  const float *x = s->list.part_key;
-  const int32_t *id = s->list.part_index;
-  int32_t n = pe_list_gather(&s->list, &all, span, s->list.part_index, s->list.part_key);
-  int32_t count = n < k ? n : k;
+  const int32_t count = n < k ? n : k;
+  if (count <= 0) return 0;
   for (int32_t i = 0; i < count; i++) h[i] = (pe_draw_candidate){x[i], id[i]};
   for (int32_t j = count / 2; j-- > 0;) sift(h, count, j);
   for (int32_t i = count; i < n; i++) { /* ids grow, so an equal logit never wins */
@@ -56,6 +53,15 @@ int32_t pe_draw_best(pe_draw_space *s, const pe_list_row *row, int32_t k) {
     sift(h, count, 0);
   }
   return count;
+}
+
+int32_t pe_draw_best(pe_draw_space *s, const pe_list_row *row, int32_t k) {
+  if (k <= 0) return 0;
+  const pe_scan_span span[2] = {{pe_search_peak(&s->list, row->peak, k), INFINITY},
+                                {INFINITY, -INFINITY}};
+  const pe_list all = all_of(s, row);
+  int32_t n = pe_list_gather(&s->list, &all, span, s->list.part_index, s->list.part_key);
+  return pe_draw_best_of(s, s->list.part_key, s->list.part_index, n, k);
 }
 
 pe_draw_candidate pe_draw_pop(pe_draw_space *s, int32_t *count) {
@@ -184,12 +190,15 @@ static void cut_packed(drawing *d, float low) {
     keep_first(d, pe_search_packed(d->s, &d->l, d->l.x, d->s->weight, target, NULL));
 }
 
+/* The lowest logit that min_p keeps; -INFINITY: it keeps all. */
+static float low_of(const pe_sampling *p, float top) {
+  if (p->min_p <= 0) return -INFINITY;
+  const float low = at_or_above((double)top + log((double)p->min_p));
+  return low < top ? low : top;
+}
+
 static void top_p_min_p(drawing *d) {
-  float low = -INFINITY;
-  if (d->p->min_p > 0) {
-    low = at_or_above((double)d->l.top + log((double)d->p->min_p));
-    low = low < d->l.top ? low : d->l.top;
-  }
+  const float low = low_of(d->p, d->l.top);
   if (d->l.wide && !rare(d, low))
     cut_wide(d, low);
   else
@@ -282,6 +291,21 @@ static void xtc(drawing *d) {
 
 /* ---- the draw ------------------------------------------------------------------------------ */
 
+/* Which of n tokens of a block has the place `at` in its sum of weights. */
+static int32_t place_in_block(const pe_list_space *s, const float *x, int32_t n, pe_scan_span span,
+                              float top, float scale, double at) {
+  float w[PE_SCAN_BLOCK], all;
+  int32_t last = 0;
+  s->scan->weigh(x, n, span, top, scale, w, &all);
+  for (int32_t k = 0; k < n; k++) {
+    if (w[k] > 0) last = k;
+    if ((at -= (double)w[k]) < 0) break;
+  }
+  return last;
+}
+
+static int32_t block_size(int32_t left) { return left < PE_SCAN_BLOCK ? left : PE_SCAN_BLOCK; }
+
 /* In the order of ids: the block first, then the token in it. */
 static int32_t draw_by_id(drawing *d) {
   const pe_list *l = &d->l;
@@ -291,15 +315,9 @@ static int32_t draw_by_id(drawing *d) {
   for (int i = 0; i < l->parts; from = l->part[i++].end)
     for (int32_t end = l->part[i].end; from < end; from += PE_SCAN_BLOCK, sum++) {
       if ((at -= (double)*sum) >= 0) continue;
-      int32_t n = end - from < PE_SCAN_BLOCK ? end - from : PE_SCAN_BLOCK, last = 0;
-      float w[PE_SCAN_BLOCK], all;
       at += (double)*sum;
-      d->s->scan->weigh(l->x + from, n, l->part[i].span, l->top, d->scale, w, &all);
-      for (int32_t k = 0; k < n; k++) {
-        if (w[k] > 0) last = k;
-        if ((at -= (double)w[k]) < 0) break;
-      }
-      return pe_list_id(l, from + last);
+      return pe_list_id(l, from + place_in_block(d->s, l->x + from, block_size(end - from),
+                                                 l->part[i].span, l->top, d->scale, at));
     }
   /* Rounding left a rest. */
   const pe_scan_span top[2] = {{l->top, l->top}, {INFINITY, -INFINITY}};
@@ -350,7 +368,51 @@ static int32_t draw_from(pe_list_space *s, const pe_sampling *p, const pe_list *
   return d.l.by_rank ? draw_by_rank(&d) : draw_by_id(&d);
 }
 
+float pe_draw_scale(const pe_sampling *p) { return scale_of((double)p->temperature); }
+
+bool pe_draw_filters(const pe_sampling *p) {
+  return p->top_k || p->top_p < 1 || p->min_p > 0 || p->typical_p < 1 || p->xtc_probability > 0;
+}
+
+int32_t pe_draw_summed(const pe_draw_space *s, const pe_sampling *p, const pe_list_row *row,
+                       const float *sum, int64_t position) {
+  const int32_t n = s->list.n;
+  double total = 0;
+  for (int32_t i = 0; i * PE_SCAN_BLOCK < n; i++) total += (double)sum[i];
+  double at = pe_sampler_uniform(p->seed, position, 0) * total;
+  for (int32_t from = 0; from < n; from += PE_SCAN_BLOCK, sum++) {
+    if ((at -= (double)*sum) >= 0) continue;
+    at += (double)*sum;
+    return from + place_in_block(&s->list, row->x + from, block_size(n - from), everything,
+                                 row->x[row->best], pe_draw_scale(p), at);
+  }
+  return row->best; /* rounding left a rest */
+}
+
+int32_t pe_draw_nucleus(pe_draw_space *s, const pe_sampling *p, const pe_list *l, double total,
+                        bool all, int64_t position) {
+  drawing d = {.s = &s->list, .p = p, .l = *l};
+  float low = low_of(p, l->top), lowest;
+  s->list.scan->range(l->x, l->n, &lowest);
+  const bool ends = all || lowest <= low; /* what min_p keeps is listed */
+  if (!ends && p->top_p >= 1) return -1;
+  d.u = pe_sampler_uniform(p->seed, position, 0), d.scale = pe_draw_scale(p);
+  if (ends && p->min_p > 0) keep_from(&d, low);
+  if (p->top_p < 1) {
+    const double target = (double)p->top_p * total;
+    const bool reached = target <= pe_list_weigh(d.s, &d.l, 1, d.s->weight);
+    if (!reached && !ends) return -1;
+    if (reached) keep_first(&d, pe_search_packed(d.s, &d.l, d.l.x, d.s->weight, target, NULL));
+  }
+  return draw_by_rank(&d);
+}
+
 int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position) {
+  if (!pe_draw_filters(p)) {
+    const pe_list all = all_of(s, row);
+    pe_list_weigh(&s->list, &all, pe_draw_scale(p), NULL);
+    return pe_draw_summed(s, p, row, s->list.sum, position);
+  }
   const pe_list l = pe_list_of(&s->list, row);
   return draw_from(&s->list, p, &l, row->best, position);
 }

@@ -31,11 +31,26 @@ int32_t pe_draw_best(pe_draw_space *s, const pe_list_row *row, int32_t k);
 /* Removes the worst of `count` candidates from s->heap. */
 pe_draw_candidate pe_draw_pop(pe_draw_space *s, int32_t *count);
 
+/* The same of n tokens, in ascending order of ids. */
+int32_t pe_draw_best_of(pe_draw_space *s, const float *x, const int32_t *id, int32_t n, int32_t k);
+
 /* The sum of e^(x - top) over the row. */
 double pe_draw_total(pe_draw_space *s, const pe_list_row *row);
+/* Of the weights that draw; the temperature is not 0. */
+float pe_draw_scale(const pe_sampling *p);
+/* Whether tokens are dropped before the draw. */
+bool pe_draw_filters(const pe_sampling *p);
 
 /* The token that seed and position draw from a row without NaN. */
 int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position);
+/* The same without filters, where the sums of its blocks at the draw's scale are known: reads one
+ * block, and the best logit. */
+int32_t pe_draw_summed(const pe_draw_space *s, const pe_sampling *p, const pe_list_row *row,
+                       const float *sum, int64_t position);
+/* The same with top_p or min_p and no other filter, from a packed list of the best tokens of a row.
+ * total: that of the row. all: they are all. -1: some that must be kept may not be listed. */
+int32_t pe_draw_nucleus(pe_draw_space *s, const pe_sampling *p, const pe_list *l, double total,
+                        bool all, int64_t position);
 /* The same from a packed list that has tokens. */
 int32_t pe_draw_few(pe_draw_space *s, const pe_sampling *p, const pe_list *l, int64_t position);
 

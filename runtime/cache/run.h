@@ -12,7 +12,7 @@ typedef struct pe_run {
   const int32_t *token;  /* ids, and names of pictures (names.h) */
   int32_t count, past;   /* new tokens; tokens already computed */
   int32_t outputs;       /* compute logits for the last `outputs` new tokens */
-  int32_t best;          /* of each, only this many of the best are read; 0: all */
+  pe_wanted wanted;      /* of each of them */
   int32_t slot;          /* of its recurrent state */
   int32_t rope_length;   /* see op.h */
   const pe_media *media; /* pictures and positions of its prompt, or NULL */

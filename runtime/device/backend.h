@@ -24,17 +24,11 @@
 
 #include "runtime/cache/recur.h"
 #include "runtime/device/layout.h"
+#include "runtime/device/shortlist.h"
 #include "runtime/graph/plan.h"
 #include "runtime/pool.h"
 
 typedef struct pe_device pe_device;
-
-/* Logits of one output, in the order of ids: all from some logit on, of finite ones. */
-typedef struct pe_shortlist {
-  const int32_t *id;
-  const float *logit;
-  int32_t count, best; /* at least `best` of them, unless the row has fewer */
-} pe_shortlist;
 
 typedef struct pe_backend {
   const char *name; /* as --device takes it */
@@ -55,8 +49,8 @@ typedef struct pe_backend {
   void (*rest)(pe_device *d);
   /* Line i of a place, of the last step that is done. Valid until the next `submit` or `rest`. */
   float *(*line)(const pe_device *d, const pe_place *p, int32_t i);
-  /* Of output i of the last step that is done, which asked for its best logits (pe_step). False:
-   * its line must be read. NULL: every line must. Valid as long as a line. */
+  /* Of output i of the last step that is done, which asked for it (pe_step.wanted). False: its line
+   * must be read. NULL: every line must. Valid as long as a line. */
   bool (*shortlist)(const pe_device *d, int32_t i, pe_shortlist *out);
   /* Opens d->profile, which `submit` and `wait` fill from then on. NULL: it has none. */
   pe_status (*profile)(pe_device *d, pe_error *err);

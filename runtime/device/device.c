@@ -89,8 +89,10 @@ float *pe_device_logits(const pe_device *d, int32_t i) {
   return d->backend->line(d, &d->plan->logits, i);
 }
 
+bool pe_device_lists(const pe_device *d) { return d->backend->shortlist; }
+
 bool pe_device_shortlist(const pe_device *d, int32_t i, pe_shortlist *out) {
-  return d->backend->shortlist && d->backend->shortlist(d, i, out);
+  return pe_device_lists(d) && d->backend->shortlist(d, i, out);
 }
 
 const float *pe_device_tap(const pe_device *d, size_t t, int32_t i) {

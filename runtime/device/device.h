@@ -48,9 +48,11 @@ pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_err
 /* Line i of the logits, plan->vocabulary floats: the output rows of all runs in order. The caller
  * may change them. */
 float *pe_device_logits(const pe_device *d, int32_t i);
-/* The best logits of output i, if its run asked for them and the backend found them. False: read
- * the line. Valid as long. */
+/* What the run of output i wanted of its line, if the backend found it. False: read the line. Valid
+ * as long. */
 bool pe_device_shortlist(const pe_device *d, int32_t i, pe_shortlist *out);
+/* Whether it makes such lists at all. */
+bool pe_device_lists(const pe_device *d);
 /* Row i of tap t, in the shape it has in the graph. */
 const float *pe_device_tap(const pe_device *d, size_t t, int32_t i);
 

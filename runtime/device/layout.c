@@ -8,7 +8,7 @@ enum { ARRAYS = 11 };
 static void arrays_of(pe_layout *l, pe_buf *out[ARRAYS]) {
   pe_buf *const all[ARRAYS] = {&l->token,   &l->position, &l->segment_of, &l->segment,
                                &l->output,  &l->tables,   &l->table_at,   &l->features,
-                               &l->feature, &l->last,     &l->best};
+                               &l->feature, &l->last,     &l->wanted};
   memcpy(out, all, sizeof all);
 }
 
@@ -40,7 +40,8 @@ static pe_status put_run(pe_layout *l, int32_t groups, const pe_run *r, int32_t 
     rc = pe_buf_int(&l->token, pe_word_is_name(r->token[i]) ? 0 : r->token[i], err);
   for (int32_t i = 0; !rc && i < r->count; i++) rc = pe_buf_int(&l->segment_of, index, err);
   for (int32_t i = r->count - r->outputs; !rc && i < r->count; i++)
-    if (!(rc = pe_buf_int(&l->output, s.first + i, err))) rc = pe_buf_int(&l->best, r->best, err);
+    if (!(rc = pe_buf_int(&l->output, s.first + i, err)))
+      rc = pe_buf_put(&l->wanted, &r->wanted, sizeof r->wanted, err);
   if (!rc) rc = put_tables(l, groups, r, err);
   l->step.rows += r->count, l->step.outputs += r->outputs;
   return rc;
@@ -175,7 +176,7 @@ static void point_step(pe_layout *l) {
   s->segment_of = (const int32_t *)(void *)l->segment_of.data;
   s->segment = (const pe_segment *)(void *)l->segment.data;
   s->output = (const int32_t *)(void *)l->output.data;
-  s->best = (const int32_t *)(void *)l->best.data;
+  s->wanted = (const pe_wanted *)(void *)l->wanted.data;
   s->tables = (const int32_t *)(void *)l->tables.data;
   s->table_count = (int32_t)(l->tables.len / sizeof(int32_t));
   s->table_at = (const int32_t *)(void *)l->table_at.data;

@@ -11,7 +11,7 @@ typedef struct pe_layout {
   pe_step step;
   /* ---- private: the arrays of `step` ---- */
   pe_buf token, position, segment_of, segment, output, tables, table_at, features, feature, last,
-      best;
+      wanted;
 } pe_layout;
 
 /* Checks the runs and fills l->step. After a failure the step must not be run. */

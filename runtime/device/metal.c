@@ -54,7 +54,7 @@ typedef struct turn { /* of two that steps take */
 } turn;
 
 typedef struct shape_head { /* of a shape; a dispatch_shape of each dispatch follows */
-  pe_id memory[7];
+  pe_id memory[8];
   int32_t rows, outputs;
   uint64_t lists;
 } shape_head;
@@ -64,7 +64,7 @@ typedef struct dispatch_shape {
   pe_metal_grid grid;
   int32_t code, flags; /* the first code of the unit; a barrier, a norm */
 } dispatch_shape;
-_Static_assert(sizeof(shape_head) == 72 && sizeof(dispatch_shape) == 32,
+_Static_assert(sizeof(shape_head) == 80 && sizeof(dispatch_shape) == 32,
                "shapes are compared as bytes: no padding");
 
 typedef struct metal {
@@ -359,11 +359,11 @@ static pe_status shape_of(const metal *m, const turn *t, const pe_step *step, pe
                           pe_error *err) {
   const shape_head head = {.memory = {m->rows.memory.object, m->outputs.memory.object,
                                       m->scratch.object, m->lists.peaks.object,
-                                      m->lists.lists.object, t->arrays.words.object,
-                                      t->arrays.lines.object},
+                                      m->lists.lists.object, m->lists.sums.object,
+                                      t->arrays.words.object, t->arrays.lines.object},
                            .rows = step->rows,
                            .outputs = step->outputs,
-                           .lists = pe_metal_shortlists_asked(step)};
+                           .lists = (uint64_t)pe_metal_shortlists_asked(step)};
   const pe_metal_walk w = walk_of(m, step);
   out->len = 0;
   pe_status rc = pe_buf_put(out, &head, sizeof head, err);
@@ -484,8 +484,8 @@ static float *line(const pe_device *d, const pe_place *p, int32_t i) {
 
 static bool shortlist(const pe_device *d, int32_t i, pe_shortlist *out) {
   const metal *m = metal_of(d);
-  const int32_t best = pe_metal_arrays_best(&m->now->arrays, i);
-  return best && pe_metal_shortlists_get(&m->lists, i, best, out);
+  const pe_wanted wanted = pe_metal_arrays_wanted(&m->now->arrays, i);
+  return wanted.best && pe_metal_shortlists_get(&m->lists, d->plan, i, &wanted, out);
 }
 
 const pe_backend pe_backend_metal = {.name = "metal",

@@ -36,7 +36,7 @@ static void list_arrays(const pe_step *s, pe_metal_step *h, array out[ARRAYS]) {
       {&h->segment_of, s->segment_of, rows},
       {&h->segment, s->segment, (int64_t)s->segments * (int64_t)(sizeof(pe_segment) / 4)},
       {&h->output, s->output, s->outputs},
-      {&h->best, s->best, s->outputs},
+      {&h->wanted, s->wanted, s->outputs * (int64_t)(sizeof(pe_wanted) / 4)},
       {&h->tables, s->tables, s->table_count},
       {&h->table_at, s->table_at, tables},
       {&h->feature, s->feature, rows},
@@ -112,10 +112,10 @@ pe_status pe_metal_arrays_fill(pe_metal_arrays *a, pe_gpu *gpu, const pe_step *s
   return rc;
 }
 
-int32_t pe_metal_arrays_best(const pe_metal_arrays *a, int32_t i) {
+pe_wanted pe_metal_arrays_wanted(const pe_metal_arrays *a, int32_t i) {
   const int32_t *words = (const int32_t *)(const void *)a->words.data;
-  const int32_t at = ((const pe_metal_step *)(const void *)words)->best;
-  return at < 0 ? 0 : words[at + i];
+  const int32_t at = ((const pe_metal_step *)(const void *)words)->wanted;
+  return at < 0 ? (pe_wanted){0} : ((const pe_wanted *)(const void *)(words + at))[i];
 }
 
 void pe_metal_arrays_free(pe_metal_arrays *a, pe_gpu *gpu) {

@@ -20,8 +20,8 @@ typedef struct pe_metal_arrays { /* {0} is empty */
 pe_status pe_metal_arrays_fill(pe_metal_arrays *a, pe_gpu *gpu, const pe_step *step, pe_error *err);
 void pe_metal_arrays_free(pe_metal_arrays *a, pe_gpu *gpu);
 
-/* How many of the best logits output i of the step asked for. */
-int32_t pe_metal_arrays_best(const pe_metal_arrays *a, int32_t i);
+/* What output i of the step asked for. */
+pe_wanted pe_metal_arrays_wanted(const pe_metal_arrays *a, int32_t i);
 
 /* Room for `bytes` in b, and half as much again if it must grow; what it held is lost. */
 pe_status pe_metal_room(pe_gpu *gpu, pe_gpu_buffer *b, uint64_t bytes, pe_error *err);

@@ -9,6 +9,7 @@ enum { ANSWERS = 160, LONGEST = 64 };
 
 typedef struct answer { /* what came as events, by sequence id */
   int32_t token[LONGEST], count;
+  float logprob[LONGEST], worst[LONGEST]; /* of the token; of the last alternative */
   pe_buf text;
   pe_finish finish;
   int32_t stop_index, prompt, generated, cached;
@@ -54,7 +55,12 @@ static void collect(void) {
   int32_t n = pe_batch_events(b, &e);
   for (; n-- > 0; e++) {
     answer *a = &answers[e->seq];
-    if (e->token) a->token[a->count++] = e->choice.id;
+    const pe_choice *c = &e->choice;
+    if (e->token) {
+      a->logprob[a->count] = c->logprob;
+      a->worst[a->count] = c->top_count ? c->top_logprob[c->top_count - 1] : 0;
+      a->token[a->count++] = c->id;
+    }
     if (e->text.len) pe_buf_put(&a->text, e->text.at, e->text.len, NULL);
     if (!e->finish) continue;
     CHECK_INT(a->finish, PE_FINISH_NONE);
@@ -111,7 +117,9 @@ static inline pe_request kind_of_request(int i) {
 }
 
 static inline bool same_answer(const answer *a, const answer *w) {
-  return a->count == w->count && !memcmp(a->token, w->token, (size_t)a->count * 4) &&
+  const size_t bytes = (size_t)a->count * 4;
+  return a->count == w->count && !memcmp(a->token, w->token, bytes) &&
+         !memcmp(a->logprob, w->logprob, bytes) && !memcmp(a->worst, w->worst, bytes) &&
          a->finish == w->finish && a->text.len == w->text.len &&
          (!a->text.len || !memcmp(a->text.data, w->text.data, a->text.len));
 }

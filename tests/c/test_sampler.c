@@ -475,90 +475,6 @@ static void memory_runs_out(void) {
   }
 }
 
-/* ---- lists of the best --------------------------------------------------------------------- */
-
-/* A row of a wide head: a few high logits, sometimes neighbours, ties, and tokens that are out. */
-static void fill_line(float *x, int32_t n) {
-  const float step = below(2) ? 0.25f : 0; /* of ties */
-  const int32_t low = below(n), masked = below(3) ? 0 : n / 3;
-  for (int32_t i = 0; i < n; i++) {
-    x[i] = (float)(unit() * 12 - 6) + (below(50) ? 0 : (float)unit() * 9);
-    if (step > 0) x[i] = roundf(x[i] / step) * step;
-  }
-  for (int32_t i = 0; i < masked; i++) x[below(n)] = -INFINITY;
-  for (int32_t i = low; i < n && i < low + 40; i++) x[i] += 5;
-  /* The highest are where the sampler takes its samples, which then promise too many of them. */
-  const int32_t stride = below(4) ? 0 : n / 2048 * 16;
-  for (int32_t i = 0; stride && i < n; i++)
-    if (i % stride < 16) x[i] += 20;
-}
-
-/* All logits from the k-th best on, and from a little below it. */
-static int32_t list_of(const float *x, int32_t n, int32_t k, float *logit, int32_t *id) {
-  item *it = malloc((size_t)n * sizeof *it);
-  int32_t finite = 0, count = 0;
-  for (int32_t i = 0; i < n; i++)
-    if (x[i] > -INFINITY) it[finite++] = (item){.logit = (double)x[i], .id = i};
-  qsort(it, (size_t)finite, sizeof *it, by_logit);
-  const int32_t last = k + below(60);
-  const double from = it[(last < finite ? last : finite) - 1].logit;
-  for (int32_t i = 0; i < n; i++)
-    if ((double)x[i] >= from && x[i] > -INFINITY) logit[count] = x[i], id[count++] = i;
-  free(it);
-  return count;
-}
-
-/* Whatever follows top_k, a list of the best decides as the whole row does. */
-static void listed(void) {
-  static const int32_t sizes[] = {3, 300, 8192, 8193, 20000, 40000};
-  static float x[40000], logit[40000];
-  static int32_t id[40000];
-  for (int round = 0; round < 400; round++) {
-    const int32_t n = sizes[round % 6];
-    pe_sampler *s = open_sampler(n);
-    pe_sampling p = pe_sampling_defaults();
-    fill_line(x, n);
-    p.temperature = below(4) ? (float)unit() * 2 : 0, p.seed = (uint64_t)round;
-    p.top_k = 1 + below(PE_SAMPLER_BEST);
-    p.top_p = below(2) ? (float)unit() * 0.99f + 0.01f : 1;
-    p.min_p = below(2) ? (float)unit() * 0.3f : 0;
-    p.typical_p = below(3) ? 1 : (float)unit() * 0.99f + 0.01f;
-    p.xtc_probability = below(3) ? 0 : 0.5f;
-    const int32_t best = pe_sampler_best(&p, NULL);
-    CHECK_INT(best, p.temperature == 0 ? 1 : p.top_k);
-    const int32_t count = list_of(x, n, best, logit, id);
-    for (int64_t position = 0; position < 20; position++) {
-      pe_choice c;
-      pe_error err = {0};
-      CHECK_OK(pe_sampler_pick_listed(s, &p, logit, id, count, position, &c, &err), err);
-      CHECK_INT(c.id, pick_at(s, &p, x, position));
-    }
-    pe_sampler_close(s);
-  }
-}
-
-/* What depends on the whole row says so. */
-static void not_listed(void) {
-  const pe_logit_bias bias = {1, 1};
-  const int32_t token = 1;
-  const pe_history none = {0}, some = {&token, 1, 1};
-  pe_sampling p = pe_sampling_defaults();
-  CHECK_INT(pe_sampler_best(&p, &none), 0);
-  p.top_k = PE_SAMPLER_BEST + 1;
-  CHECK_INT(pe_sampler_best(&p, &none), 0);
-  p.top_k = 20, p.top_p = 0.9f;
-  CHECK_INT(pe_sampler_best(&p, &some), 20);
-  p.repetition_penalty = 1.1f;
-  CHECK_INT(pe_sampler_best(&p, &none), 20);
-  CHECK_INT(pe_sampler_best(&p, &some), 0);
-  p.repetition_penalty = 1, p.top_logprobs = 0;
-  CHECK_INT(pe_sampler_best(&p, &some), 0);
-  p.top_logprobs = -1, p.banned = &token, p.banned_count = 1;
-  CHECK_INT(pe_sampler_best(&p, &some), 0);
-  p.banned_count = 0, p.bias = &bias, p.bias_count = 1;
-  CHECK_INT(pe_sampler_best(&p, &some), 0);
-}
-
 /* The last token is found wherever the vocabulary ends in the blocks that searches skip. */
 static void last_token(void) {
   static const int32_t sizes[] = {1, 2, 255, 256, 257, 258, 511, 512, 513, 514};
@@ -593,8 +509,6 @@ static const check_test tests[] = {
     {"bad_logits", bad_logits},
     {"refusals", refusals},
     {"memory_runs_out", memory_runs_out},
-    {"listed", listed},
-    {"not_listed", not_listed},
     {"last_token", last_token},
 };
 CHECK_MAIN("sampler", tests)

@@ -88,7 +88,7 @@ static inline void metal_put_step(metal_buffers *b, const pe_step *s, int64_t ta
   h.segment_of = metal_words_add(&w, s->segment_of, s->rows);
   h.segment = metal_words_add(&w, s->segment, s->segments * (int64_t)(sizeof(pe_segment) / 4));
   h.output = metal_words_add(&w, s->output, s->outputs);
-  h.best = metal_words_add(&w, s->best, s->outputs);
+  h.wanted = metal_words_add(&w, s->wanted, s->outputs * (int64_t)(sizeof(pe_wanted) / 4));
   h.tables = metal_words_add(&w, s->tables, table_words);
   h.table_at = metal_words_add(&w, s->table_at, (int64_t)s->segments * s->groups);
   h.feature = metal_words_add(&w, s->features ? s->feature : NULL, s->rows);

@@ -340,7 +340,7 @@ static void test_overwritten(void) {
   pe_commands c;
   pe_id pipeline;
   bool done = false;
-  const pe_metal_shortlist_args args = {256, 256, 1};
+  const pe_metal_shortlist_args args = {256, 256, 1, 1};
   pe_gpu *g = take();
   CHECK(g && pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "shortlist_peaks"}, &pipeline, &e));
   CHECK(pe_gpu_allocate(g, 4096, &words, &e) && pe_gpu_allocate(g, 1024, &logits, &e));
@@ -371,22 +371,39 @@ static void test_lists(void) {
   const struct {
     int32_t count;
     bool used;
-  } cases[] = {{-1, false},
-               {0, false},
-               {1, true},
-               {PE_SHORTLIST_ROOM, true},
-               {PE_SHORTLIST_ROOM + 1, false}};
-  const pe_metal_shortlists l = {.lists = {.data = (uint8_t *)words}};
+  } cases[] = {
+      {-1, false}, {0, false}, {1, true}, {PE_WANTED_ROOM, true}, {PE_WANTED_ROOM + 1, false}};
+  static float sums[2 * 2 * 3];
+  const pe_metal_shortlists l = {.lists = {.data = (uint8_t *)words},
+                                 .sums = {.data = (uint8_t *)sums}};
+  const pe_plan plan = {.drawable = 1025}; /* three blocks */
+  const pe_wanted wanted = {.best = 3, .sums[1] = {1, 1, 1}};
   int32_t *second = words + PE_SHORTLIST_WORDS;
-  second[1] = 7, second[1 + PE_SHORTLIST_ROOM] = 0x3f800000; /* 1.0f */
+  second[1] = 7, second[1 + PE_WANTED_ROOM] = 0x3f800000; /* 1.0f */
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     pe_shortlist out = {0};
     second[0] = cases[i].count;
-    CHECK_INT(pe_metal_shortlists_get(&l, 1, 3, &out), cases[i].used);
+    CHECK_INT(pe_metal_shortlists_get(&l, &plan, 1, &wanted, &out), cases[i].used);
     if (!cases[i].used) continue;
     CHECK_INT(out.count, cases[i].count);
-    CHECK_INT(out.best, 3);
+    CHECK_INT(out.wanted.best, 3);
+    CHECK(!out.sum[0] && out.sum[1] == sums + 9);
     CHECK(out.id[0] == 7 && out.logit[0] == 1.0f);
+  }
+}
+
+/* A step has the dispatch of the sums only if an output wants some. */
+static void test_asked(void) {
+  pe_wanted wanted[2] = {{0}, {0}};
+  const pe_step step = {.outputs = 2, .wanted = wanted}, none = {.outputs = 2};
+  CHECK_INT(pe_metal_shortlists_asked(&none), 0);
+  CHECK_INT(pe_metal_shortlists_asked(&step), 0);
+  wanted[1].best = 3;
+  CHECK_INT(pe_metal_shortlists_asked(&step), 2);
+  for (int i = 0; i < 2; i++) {
+    wanted[0] = (pe_wanted){.best = 1};
+    wanted[0].sums[i].scale = 1;
+    CHECK_INT(pe_metal_shortlists_asked(&step), 3);
   }
 }
 
@@ -549,6 +566,7 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"in_flight", test_in_flight},
                                    {"overwritten", test_overwritten},
                                    {"lists", test_lists},
+                                   {"asked", test_asked},
                                    {"weights", test_weights},
                                    {"caches", test_caches},
                                    {"internal_errors", test_internal_errors},
