@@ -63,7 +63,7 @@ ANSWERS = ("lua:test_messages lua:test_messages_blocks lua:test_responses "
 FAST = "c:int16 c:plain_fast c:packed c:fast_attention c:program "
 NEAR = [
     ("kernels/cpu/op_tower", "c:tower " + PICTURES),
-    ("kernels/cpu/scan", "c:sampler c:sampler_wide c:prim c:batch"),
+    ("kernels/cpu/scan", "c:sampler c:sampler_wide c:sampler_listed c:prim c:batch"),
     ("kernels/metal", METAL),
     ("kernels", FAST + MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
                                 "c:memory c:tensor_math lua:test_weights lua:test_vision "

@@ -190,7 +190,7 @@ function Core:sequences(tables) end
 function Core:room() end
 
 ---Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens; of
----decode_tokens, listed_tokens are those that a device's list of best logits decided, and
+---decode_tokens, listed_tokens are those that a device's lists and sums of logits decided, and
 ---forced_tokens those that came without a step; added, finished, cancelled, failed and preempted
 ---sequences; running and waiting ones and media_bytes now; schedule, compute and sample in seconds;
 ---and those of the prefix cache.

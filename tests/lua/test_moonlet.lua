@@ -39,6 +39,27 @@ test("generate hands over tokens and pieces of text as they come", function(t)
   t.eq({ ask({ on_token = function(id) ids[#ids + 1] = id end }).ids, ids }, { out.ids, out.ids })
 end)
 
+test("a draw is the same for those whose logits are kept, and lists decide some", function(t)
+  local model <close> = assert(perigee.open "examples/moonlet")
+  local listed, drawn = 0, 0
+  local function draw(more, keep)
+    local batch <close> = assert(model:batch { sequences = 1, cache_bytes = 0 })
+    local seq = assert(batch:add { prompt = "The moon", max_tokens = 6,
+      ignore_eos = true, logprobs = true, seed = 5, keep_logits = keep, temperature = more[1],
+      top_p = more[2], min_p = more[3], top_k = more[4], repetition_penalty = more[5] })
+    assert(batch:run())
+    local stats = batch:stats()
+    listed, drawn = listed + stats.listed_tokens, drawn + stats.decode_tokens
+    return { seq.ids, seq.logprobs }
+  end
+  for i, more in ipairs { { 0.8 }, { 1, 0.9 }, { 2, 0.99 }, { 1.2, 1, 0.02 },
+    { 1, 1, 0, 5, 1.3 } } do
+    t.eq(draw(more, true), draw(more, false), i)
+  end
+  local metal = perigee.engine.device "auto" == "metal"
+  t.eq(listed > 0 and 2 * listed < drawn, metal) -- those that keep them have no lists
+end)
+
 test("a seed draws the same tokens, another one others", function(t)
   local model = assert(perigee.open "examples/moonlet")
   local function draw(seed)

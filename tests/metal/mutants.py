@@ -110,8 +110,13 @@ MUTANTS = [
     ("wrong group of the cache", METAL, "&m->kv[m->base.kv->graph->layer[x->cache].group]",
      "&m->kv[0]"),
     ("list of another output", LIST, "(int64_t)i * PE_SHORTLIST_WORDS", "0 * PE_SHORTLIST_WORDS"),
-    ("list that is cut off", LIST, "at[0] > PE_SHORTLIST_ROOM", "false"),
-    ("list without a barrier", LIST, "    pe_commands_barrier(c);\n", ""),
+    ("list that is cut off", LIST, "at[0] > PE_WANTED_ROOM", "false"),
+    ("list without a barrier", LIST, "if (i != SUMS) pe_commands_barrier(c);", ""),
+    ("sums of another output", LIST, "(2 * (int64_t)i + k) * blocks", "k * blocks"),
+    ("sums of the other scale", LIST, "(2 * (int64_t)i + k) * blocks", "(2 * (int64_t)i) * blocks"),
+    ("sums that nobody makes", LIST, "? KERNELS : SUMS;", "? SUMS : SUMS;"),
+    ("sums of a part of the row", LIST, "PE_SHORTLIST_BLOCK * SUM_BLOCKS * SIMDGROUPS), outputs",
+     "PE_SHORTLIST_BLOCK * SUM_BLOCKS * SIMDGROUPS) - 1, outputs"),
     ("closed while it runs", METAL,
      "  finish(m);\n  forget_ahead(m);\n  pe_gpu_free", "  forget_ahead(m);\n  pe_gpu_free"),
     ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv[g]);", "(void)g;"),
@@ -151,7 +156,7 @@ class Mutator:
         if made.returncode:
             return made.stdout
         for arguments, run in ((self.host, [[exe, "model"], [exe]]), (self.batch, [
-                [exe, "lists"], [exe, "internal"]]), (self.program, [
+                [exe, "lists"], [exe, "parameters"], [exe, "internal"]]), (self.program, [
                 [exe, "run", "tests/lua/run.lua", "test_models", model] for model in MODELS])):
             linked = sh(self.cc.split() + ["-o", exe, object_] + arguments)
             if linked.returncode:
