@@ -256,6 +256,7 @@ local function open(model, options)
   local budget = model.options and model.options.memory
   if not o.cache_tokens then o.cache_tokens, why = cache_tokens(model, o, budget) end
   if not o.cache_tokens then return nil, why end
+  o.cache_bytes = o.cache_bytes or memory.prefix(model.graph, o)
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
   local self = setmetatable({ model = model, core = core, live = {}, window = window.new(),

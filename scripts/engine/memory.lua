@@ -42,6 +42,17 @@ local function available(budget)
   return free, why
 end
 
+-- The least that the prefix cache gets by default: conversations with a small model.
+memory.LEAST_PREFIX = 1 << 30
+
+--- Bytes of the prefix cache by default: a sequence of the whole context is found again, if that is
+--- at most a quarter of the available memory. options: context, kv_bits, kv_block, precision.
+function memory.prefix(graph, options)
+  local tokens = options.context + memory.kv_block(options) -- the last block is partly filled
+  local whole = memory.kv(graph, tokens, memory.kv_bits(options))
+  return math.max(memory.LEAST_PREFIX, math.min(whole, available() // 4))
+end
+
 --- Is there memory for kv, state and activations (bytes in `need`)? Weights are pages of a file,
 --- which the system can drop and read again: they count only against a given budget. Returns true,
 --- or nil and one line with both numbers.

@@ -332,8 +332,9 @@ config.keys = {
     help = "Backend. auto: the best one that this machine has." },
   { "kv_bits", check = one_of(32, 16, 8, 4), shown = "16",
     help = "Bits per element of the KV cache: 32, 16, 8 or 4. Default: 16, with exact 32." },
-  { "cache_bytes", check = bytes, default = 1 << 30,
-    help = "Memory for the prefix cache of each model; 0 turns it off." },
+  { "cache_bytes", check = bytes, shown = '"4G"',
+    help = "Memory for the prefix cache of each model; 0 turns it off. Default: that of a sequence "
+      .. "of the whole context, at most a quarter of the available memory, at least 1 GiB." },
   { "cache_folder", check = is "string", shown = '"/var/cache/perigee"',
     help = "Directory of the on-disk prefix cache, which survives restarts. It must belong to you "
       .. "or root, and others must not be able to write to it." },

@@ -154,11 +154,12 @@ end
 
 --- Snapshots of recurrent states are not in KV blocks; they use the budget of the prefix cache.
 --- With a memory budget they get at most a quarter of what the weights leave. Returns the budget of
---- the prefix cache, and the bytes to reserve for it.
+--- the prefix cache, nil for the default, and the bytes to reserve for it.
 local function snapshot_budget(self, entry, allowed)
   local asked = setting(self, entry, "cache_bytes")
   if not allowed or memory.state(entry.model.graph) == 0 then return asked, 0 end
-  local bytes = math.max(0, math.min(asked, (allowed - entry.model.weights.bytes) // 4))
+  local left = (allowed - entry.model.weights.bytes) // 4
+  local bytes = math.max(0, math.min(asked or memory.LEAST_PREFIX, left))
   return bytes, bytes
 end
 

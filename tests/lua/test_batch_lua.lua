@@ -3,6 +3,7 @@
 -- preempted for whom.
 local async = require "lib.async"
 local batches = require "engine.batch"
+local memory = require "engine.memory"
 local perigee = require "perigee"
 local preload = require "engine.preload"
 local progress = require "ui.progress"
@@ -76,6 +77,7 @@ local function open(options, model)
   end
   options = options or {}
   options.cache_tokens = options.cache_tokens or 1000
+  options.cache_bytes = options.cache_bytes or 0
   local ok, batch = pcall(batches.open, model or model_of(), options)
   perigee.batch.open = real
   if not ok then error(batch, 0) end
@@ -129,6 +131,31 @@ test("a batch is as large as the memory allows, down to one block", function(t)
   t.match(why, "caches of 32 tokens")
   t.match(select(2, tokens(1 << 20, { precision = "fast" })), "caches of 64 tokens")
   t.match(select(2, tokens(1 << 20, { kv_block = 16 })), "caches of 16 tokens")
+end)
+
+test("by default the prefix cache holds a whole context, if there is memory for it", function(t)
+  local model <close> = assert(perigee.open("examples/moonlet", { threads = 1 }))
+  local machine <const> = perigee.sys.machine
+  local function prefix(context, free)
+    perigee.sys.machine = function() return { memory_available = free, memory_limit = 0 } end
+    local bytes = memory.prefix(model.graph, { context = context, kv_block = 64, kv_bits = 16 })
+    perigee.sys.machine = machine
+    return bytes
+  end
+  local token = memory.kv(model.graph, 1, 16)
+  t.eq(prefix(8192, 1 << 40), 1 << 30) -- less would do
+  t.eq(prefix(1 << 24, 1 << 40), ((1 << 24) + 64) * token)
+  t.eq(prefix(1 << 24, 12 << 30), 3 << 30)
+  t.eq(prefix(1 << 24, 1 << 20), 1 << 30)
+  local real, given = perigee.batch.open, {}
+  perigee.batch.open = function(_, o)
+    given[#given + 1] = o.cache_bytes
+    return nil, "not now"
+  end
+  model:batch {}
+  model:batch { cache_bytes = 5 }
+  perigee.batch.open = real
+  t.eq(given, { 1 << 30, 5 })
 end)
 
 -- ---- requests -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ local KEYS = {
   { "queue", { requests = 256, memory = 4.0, sequences = 1024 }, true },
   { "sequences", 64, false }, { "sequences_per_key", nil, true }, { "step_tokens", 512, false },
   { "context", nil, false }, { "precision", "fast", false },
-  { "device", "auto", false }, { "kv_bits", nil, false }, { "cache_bytes", 1 << 30, false },
+  { "device", "auto", false }, { "kv_bits", nil, false }, { "cache_bytes", nil, false },
   { "cache_folder", nil, false }, { "cache_disk_bytes", nil, false },
   { "cache_per_key", "auto", true }, { "memory", nil, false }, { "threads", nil, false },
   { "preload", true, false }, { "policy", "fifo", true }, { "hooks", nil, true },

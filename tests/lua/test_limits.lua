@@ -172,7 +172,7 @@ test("settings that are not given have their defaults", function(t)
     responses = { count = 4096, bytes = 64 << 20, seconds = 86400, disk_bytes = 1 << 30,
       disk_seconds = 2592000 },
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
-    precision = "fast", device = "auto", cache_bytes = 1 << 30, cache_per_key = "auto",
+    precision = "fast", device = "auto", cache_per_key = "auto",
     preload = true, policy = "fifo", watch = true, drain_s = 30, thinking_budgets = {},
     tool_grammar = "frame", fast_forward = true, defaults = {} })
 end)
