@@ -135,26 +135,27 @@ end)
 
 test("by default the prefix cache holds a whole context, if there is memory for it", function(t)
   local model <close> = assert(perigee.open("examples/moonlet", { threads = 1 }))
-  local machine <const> = perigee.sys.machine
+  local available
+  t.patch(perigee.sys, "machine", function()
+    return { memory_available = available, memory_limit = 0 }
+  end)
   local function prefix(context, free)
-    perigee.sys.machine = function() return { memory_available = free, memory_limit = 0 } end
-    local bytes = memory.prefix(model.graph, { context = context, kv_block = 64, kv_bits = 16 })
-    perigee.sys.machine = machine
-    return bytes
+    available = free
+    return memory.prefix(model.graph, { context = context, kv_block = 64, kv_bits = 16 })
   end
   local token = memory.kv(model.graph, 1, 16)
   t.eq(prefix(8192, 1 << 40), 1 << 30) -- less would do
   t.eq(prefix(1 << 24, 1 << 40), ((1 << 24) + 64) * token)
   t.eq(prefix(1 << 24, 12 << 30), 3 << 30)
   t.eq(prefix(1 << 24, 1 << 20), 1 << 30)
-  local real, given = perigee.batch.open, {}
-  perigee.batch.open = function(_, o)
+  local given = {}
+  t.patch(perigee.batch, "open", function(_, o)
     given[#given + 1] = o.cache_bytes
     return nil, "not now"
-  end
+  end)
+  available = 1 << 40
   model:batch {}
   model:batch { cache_bytes = 5 }
-  perigee.batch.open = real
   t.eq(given, { 1 << 30, 5 })
 end)
 

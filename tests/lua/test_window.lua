@@ -125,7 +125,8 @@ once("what a step looks at does not grow with the queue, and all are served in o
     t.patch(perigee.batch, "open", function() return core end)
     local model = { options = {}, config = {}, stops = {}, graph = {}, generation_config = {},
       tokenizer = function() end, ids = function(_, prompt) return prompt end }
-    local batch = batches.open(model, { cache_tokens = 1000, sequences = core.slots })
+    local batch = batches.open(model,
+      { cache_tokens = 1000, cache_bytes = 0, sequences = core.slots })
     for i = 1, n do
       batch:add { prompt = { 1 }, on_done = function() order[#order + 1] = i end }
     end
