@@ -23,8 +23,11 @@
  *     26 .. 28 mat3                          29, 30    their results
  *
  * and vec[2]. A product that normalizes its input has the weight of the norm in vec[3]. A rope with
- * a store has the store's operands, and its own in in[3] and vec[1]. Products of experts with their
- * sum and a map of it have the result of the map, and its inputs in in[2] .. in[5].
+ * a store has the store's operands, and its own in in[3] and vec[1].
+ *
+ * A kernel may do a map before it stores: then it has the result of the map, the inputs of the map
+ * in in[2] .. in[5] (a recurrence: 9 .. 12), and pe_metal_after at 30. Products of experts do their
+ * sum so; a product of one more matrix, mat2 with its bias in vec[1], may be an input of the map.
  *
  * Alignment: data of matrices 4 bytes, scales and biases their element; caches, the step, features
  * and scratch 16; everything else 4. */
@@ -66,7 +69,8 @@ enum pe_metal_slot {
   PE_SLOT_BIASES3,
   PE_SLOT_OUT2,
   PE_SLOT_OUT3,
-  PE_SLOTS
+  PE_SLOTS,
+  PE_SLOT_AFTER = PE_SLOT_OUT3
 };
 
 /* Function constants, all uint. The layout of mat, then of mat2 and mat3 (equal to that of mat in
@@ -140,12 +144,14 @@ typedef struct pe_rope_store_args {
   pe_rope_args rope;
 } pe_rope_store_args;
 
-/* Products of experts, their weighted sum, and a map that has it as input number `sum`. */
-typedef struct pe_expert_total_args {
-  pe_expert_args expert;
-  pe_map_args map;
-  int32_t sum;
-} pe_expert_total_args;
+/* A map of the result of a kernel, which is its input number `self`. */
+typedef struct pe_metal_after {
+  pe_map_args map; /* inputs 0: none, the result is stored as it is */
+  int32_t self;
+  int32_t product;                 /* the input that is a product; -1: none */
+  int32_t function[PE_MAP_INPUTS]; /* a unary pe_map_op of an input; -1: none */
+  int32_t step[PE_MAP_INPUTS];     /* floats from line to line */
+} pe_metal_after;
 
 /* The head of slot 22. Fields from `token` on are word offsets from its start; -1: none. */
 typedef struct pe_metal_step {

@@ -114,6 +114,11 @@ kernel void attention(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                       device float *out [[buffer(PE_SLOT_OUT)]],
                       device const float *in [[buffer(PE_SLOT_IN0)]],
                       device const float *sinks [[buffer(PE_SLOT_VEC0)]],
+                      device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                      device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                      device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                      device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                      constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                       device const uchar *keys [[buffer(PE_SLOT_KEYS)]],
                       device const uchar *values [[buffer(PE_SLOT_VALUES)]],
                       device const int *words [[buffer(PE_SLOT_STEP)]],
@@ -140,11 +145,14 @@ kernel void attention(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
       if (r >= rows || h >= tile.head_count) continue;
       float kept = 1.0f;
       if (has_vec(call, 0)) kept = add_sink(a.most[q], a.sum[q], sinks[tile.first_head + h]);
-      device float *y = out + line_at(first + r, call.out_step) +
-                        (uint)((tile.first_head + h) * args.value);
-      for (uint n = 0; n < (uint)N; n++)
-        if (n * 32u + lane < (uint)args.value)
-          y[n * 32u + lane] = a.mixed[q * N + (int)n] * kept / a.sum[q];
+      const int start = (tile.first_head + h) * args.value;
+      device float *y = out + line_at(first + r, call.out_step);
+      for (int n = 0; n < N; n++) {
+        const int i = n * 32 + (int)lane;
+        if (i >= args.value) continue;
+        y[start + i] = mapped(after, map0, map1, map2, map3, first + r, start + i,
+                              a.mixed[q * N + n] * kept / a.sum[q], 0.0f);
+      }
     }
     first += rows;
   }
@@ -233,6 +241,11 @@ kernel void attention_join(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]]
                            constant pe_attention_args &args [[buffer(PE_SLOT_ARGS)]],
                            device float *out [[buffer(PE_SLOT_OUT)]],
                            device const float *sinks [[buffer(PE_SLOT_VEC0)]],
+                           device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                           device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                           device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                           device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                           constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                            device const int *words [[buffer(PE_SLOT_STEP)]],
                            device const float *scratch [[buffer(PE_SLOT_SCRATCH)]],
                            uint3 group [[threadgroup_position_in_grid]],
@@ -258,7 +271,9 @@ kernel void attention_join(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]]
   }
   float kept = 1.0f;
   if (has_vec(call, 0)) kept = add_sink(most, sum, sinks[head]);
-  out[line_at(row, call.out_step) + (size_t)(head * args.value) + i] = mixed * kept / sum;
+  const int column = head * args.value + (int)i;
+  out[line_at(row, call.out_step) + (size_t)column] =
+      mapped(after, map0, map1, map2, map3, row, column, mixed * kept / sum, 0.0f);
 }
 
 // ---- regions of a tower -------------------------------------------------------------------------

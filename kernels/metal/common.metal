@@ -179,4 +179,23 @@ METAL_FUNC float map_result(constant pe_map_args &args, thread float *registers)
   return registers[args.result];
 }
 
+// What a map after the op makes of a result; `product` is that of one more matrix, if there is one.
+METAL_FUNC float mapped(constant pe_metal_after &after, device const float *in0,
+                        device const float *in1, device const float *in2,
+                        device const float *in3, int row, int column, float result,
+                        float product) {
+  if (after.map.inputs == 0) return result;
+  float registers[PE_MAP_REGISTERS];
+  for (int i = 0; i < after.map.inputs; i++) {
+    device const float *in = i == 0 ? in0 : i == 1 ? in1 : i == 2 ? in2 : in3;
+    if (i == after.self || i == after.product) {
+      registers[i] = i == after.self ? result : product;
+      continue;
+    }
+    const float x = in[line_at(row, after.step[i]) + map_column(after.map, i, column)];
+    registers[i] = after.function[i] < 0 ? x : unary(after.function[i], x);
+  }
+  return map_result(after.map, registers);
+}
+
 #endif

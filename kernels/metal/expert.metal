@@ -137,58 +137,67 @@ template [[host_name("expert_linear_1")]] kernel decltype(expert_linear<1, 2>) e
 template [[host_name("expert_linear_8")]] kernel decltype(expert_linear<8, 2>) expert_linear<8, 2>;
 
 // The products of a row with its experts, their weighted sum as the op expert_sum has it, and what
-// a map makes of that. Groups of columns along x, rows along y. The inputs of the map are in[2] ..;
-// number args.sum is the sum itself.
+// a map makes of that: with its input number after.product times mat2, if there is one. Groups of
+// columns along x, rows along y.
 kernel void expert_total(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
-                         constant pe_expert_total_args &args [[buffer(PE_SLOT_ARGS)]],
+                         constant pe_expert_args &args [[buffer(PE_SLOT_ARGS)]],
                          device float *out [[buffer(PE_SLOT_OUT)]],
                          device const float *in [[buffer(PE_SLOT_IN0)]],
                          device const int *chosen [[buffer(PE_SLOT_IN1)]],
-                         device const float *in2 [[buffer(PE_SLOT_IN2)]],
-                         device const float *in3 [[buffer(PE_SLOT_IN3)]],
-                         device const float *in4 [[buffer(PE_SLOT_IN4)]],
-                         device const float *in5 [[buffer(PE_SLOT_IN5)]],
+                         device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                         device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                         device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                         device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                         constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                          device const uchar *data [[buffer(PE_SLOT_DATA)]],
                          device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
                          device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
+                         device const uchar *data2 [[buffer(PE_SLOT_DATA2)]],
+                         device const uchar *scales2 [[buffer(PE_SLOT_SCALES2)]],
+                         device const uchar *biases2 [[buffer(PE_SLOT_BIASES2)]],
                          device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                         device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
                          device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
                          uint2 group [[threadgroup_position_in_grid]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]],
                          uint simdgroups [[simdgroups_per_threadgroup]],
                          uint lane [[thread_index_in_simdgroup]]) {
-  const int row = (int)group.y, out_width = args.expert.out;
-  device const int *weights = chosen + line_at(row, call.in_step[1]) + (size_t)args.expert.chosen;
+  const int row = (int)group.y;
+  device const int *weights = chosen + line_at(row, call.in_step[1]) + (size_t)args.chosen;
   product_input<1> input;
   uint columns[2];
   uint first = 0;
   float sums[2], total[2];
   total[0] = total[1] = 0.0f;
-  columns_of<2>(group.x, simdgroups, simdgroup, lane, (uint)out_width, columns, first);
+  columns_of<2>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
   plain_input<1>(in, input);
-  for (int k = 0; k < args.expert.chosen; k++) {
-    const int pair = row * args.expert.chosen + k;
-    const uint expert = (uint)expert_of(call, args.expert, chosen, pair);
-    input.x[0] = pair_input(call, args.expert, in, pair);
+  for (int k = 0; k < args.chosen; k++) {
+    const int pair = row * args.chosen + k;
+    const uint expert = (uint)expert_of(call, args, chosen, pair);
+    input.x[0] = pair_input(call, args, in, pair);
     product<1, 2>(format_1(), call.mat,
                   matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, input,
                   lane % PARTS, sums);
     for (int c = 0; c < 2; c++) {
-      if (has_vec(call, 0)) sums[c] += bias[line_at((int)expert, out_width) + columns[c]];
+      if (has_vec(call, 0)) sums[c] += bias[line_at((int)expert, args.out) + columns[c]];
       total[c] = fma(as_type<float>(weights[k]), sums[c], total[c]);
     }
   }
+  sums[0] = sums[1] = 0.0f;
+  if (after.map.inputs > 0 && after.product >= 0) {
+    const int i = after.product;
+    device const float *from = i == 0 ? map0 : i == 1 ? map1 : i == 2 ? map2 : map3;
+    input.x[0] = from + line_at(row, after.step[i]);
+    product<1, 2>(format_2(), call.mat2, weight_matrix{data2, scales2, biases2}, columns, input,
+                  lane % PARTS, sums);
+    for (int c = 0; c < 2; c++)
+      if (has_vec(call, 1)) sums[c] += bias2[columns[c]];
+  }
   for (int c = 0; c < 2; c++) {
     const uint column = first + (uint)c;
-    if (!stores(c, lane % PARTS) || column >= (uint)out_width) continue;
-    float registers[PE_MAP_REGISTERS];
-    for (int i = 0; i < args.map.inputs; i++) {
-      device const float *from = i == 0 ? in2 : i == 1 ? in3 : i == 2 ? in4 : in5;
-      registers[i] = i == args.sum ? total[c]
-                                   : from[line_at(row, call.in_step[2 + i]) +
-                                          map_column(args.map, i, (int)column)];
-    }
-    out[line_at(row, call.out_step) + column] = map_result(args.map, registers);
+    if (!stores(c, lane % PARTS) || column >= (uint)args.out) continue;
+    out[line_at(row, call.out_step) + column] =
+        mapped(after, map0, map1, map2, map3, row, (int)column, total[c], sums[c]);
   }
 }
 

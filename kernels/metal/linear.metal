@@ -26,6 +26,12 @@ struct linear_out {  // one result: width, lines, and what is added
   int residual_step;
 };
 
+METAL_FUNC float linear_value(linear_out to, int row, uint column, float y) {
+  if (to.biased) y += to.bias[column];
+  if (to.added) y += to.residual[line_at(row, to.residual_step) + column];
+  return y;
+}
+
 // Stores R * C sums, from line `row` and column `first` on.
 template <int R, int C>
 METAL_FUNC void linear_store(linear_out to, int rows, int row, uint first, uint part,
@@ -34,10 +40,24 @@ METAL_FUNC void linear_store(linear_out to, int rows, int row, uint first, uint 
     for (int c = 0; c < C; c++) {
       const uint column = first + (uint)c;
       if (!stores(r * C + c, part) || row + r >= rows || column >= (uint)to.width) continue;
-      float y = sums[r * C + c];
-      if (to.biased) y += to.bias[column];
-      if (to.added) y += to.residual[line_at(row + r, to.residual_step) + column];
-      to.out[line_at(row + r, to.step) + column] = y;
+      to.out[line_at(row + r, to.step) + column] =
+          linear_value(to, row + r, column, sums[r * C + c]);
+    }
+}
+
+// The same with a map before each store.
+template <int R, int C>
+METAL_FUNC void linear_map_store(linear_out to, constant pe_metal_after &after,
+                                 device const float *map0, device const float *map1,
+                                 device const float *map2, device const float *map3, int rows,
+                                 int row, uint first, uint part, thread const float *sums) {
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) {
+      const uint column = first + (uint)c;
+      if (!stores(r * C + c, part) || row + r >= rows || column >= (uint)to.width) continue;
+      to.out[line_at(row + r, to.step) + column] =
+          mapped(after, map0, map1, map2, map3, row + r, (int)column,
+                 linear_value(to, row + r, column, sums[r * C + c]), 0.0f);
     }
 }
 
@@ -54,6 +74,11 @@ kernel void linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                    device float *out [[buffer(PE_SLOT_OUT)]],
                    device const float *in [[buffer(PE_SLOT_IN0)]],
                    device const float *residual [[buffer(PE_SLOT_IN1)]],
+                   device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                   device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                   device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                   device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                   constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                    device const uchar *data [[buffer(PE_SLOT_DATA)]],
                    device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
                    device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
@@ -71,8 +96,8 @@ kernel void linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   lines_from<R>(call, in, weight, (int)group.y * R, lane, input);
   product<R, C>(format_1(), call.mat, weight_matrix{data, scales, biases}, columns, input,
                 lane % PARTS, sums);
-  linear_store<R, C>(linear_to(call, args, out, bias, residual), call.rows, (int)group.y * R, first,
-                     lane % PARTS, sums);
+  linear_map_store<R, C>(linear_to(call, args, out, bias, residual), after, map0, map1, map2, map3,
+                         call.rows, (int)group.y * R, first, lane % PARTS, sums);
 }
 template [[host_name("linear_1")]] kernel decltype(linear<1, 2>) linear<1, 2>;
 template [[host_name("linear_2")]] kernel decltype(linear<2, 2>) linear<2, 2>;
@@ -91,6 +116,11 @@ kernel void linear_wide(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                         device float *out [[buffer(PE_SLOT_OUT)]],
                         device const float *in [[buffer(PE_SLOT_IN0)]],
                         device const float *residual [[buffer(PE_SLOT_IN1)]],
+                        device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                        device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                        device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                        device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                        constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                         device const uchar *data [[buffer(PE_SLOT_DATA)]],
                         device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
                         device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
@@ -111,8 +141,9 @@ kernel void linear_wide(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   wide_product(format_1(), call.mat, weight_matrix{data, scales, biases},
                group.x * PE_PRODUCT_SETS * PE_WIDE_COLUMNS, input, thread_index, simdgroups * 32u,
                lane, stages, sums);
-  linear_store<PE_WIDE_ROWS, PE_WIDE_COLUMNS>(linear_to(call, args, out, bias, residual),
-                                              call.rows, row, first, lane % PARTS, sums);
+  linear_map_store<PE_WIDE_ROWS, PE_WIDE_COLUMNS>(
+      linear_to(call, args, out, bias, residual), after, map0, map1, map2, map3, call.rows, row,
+      first, lane % PARTS, sums);
 }
 
 // ---- products of one input ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// norm.metal - norms over groups of a row; see pe_norm_args.
+// norm.metal - norms over groups of a row, and a map of the result; see pe_norm_args.
 //
 // A threadgroup for each group. Its number of threads depends on the width alone (table.c), so the
 // order of the sums does too: threads take every n-th value, then lanes, then simdgroups in order.
@@ -21,6 +21,11 @@ kernel void norm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  device const float *in [[buffer(PE_SLOT_IN0)]],
                  device const float *weight [[buffer(PE_SLOT_VEC0)]],
                  device const float *bias [[buffer(PE_SLOT_VEC1)]],
+                 device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                 device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                 device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                 device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                 constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                  uint2 group [[threadgroup_position_in_grid]],
                  uint first [[thread_index_in_threadgroup]],
                  uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -45,6 +50,6 @@ kernel void norm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
     float v = (x[i] - mean) * scale;
     if (args.weights != 0) v *= weight[w + i] + args.offset;
     if (args.layer != 0 && has_vec(call, 1)) v += bias[w + i];
-    y[i] = v * args.scale;
+    y[i] = mapped(after, map0, map1, map2, map3, (int)group.y, (int)(at + i), v * args.scale, 0.0f);
   }
 }

@@ -42,6 +42,11 @@ kernel void conv(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  device const float *in [[buffer(PE_SLOT_IN0)]],
                  device const float *weight [[buffer(PE_SLOT_VEC0)]],
                  device const float *bias [[buffer(PE_SLOT_VEC1)]],
+                 device const float *map0 [[buffer(PE_SLOT_DATA)]],
+                 device const float *map1 [[buffer(PE_SLOT_SCALES)]],
+                 device const float *map2 [[buffer(PE_SLOT_BIASES)]],
+                 device const float *map3 [[buffer(PE_SLOT_DATA2)]],
+                 constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                  device float *states [[buffer(PE_SLOT_STATE)]],
                  device const int *words [[buffer(PE_SLOT_STEP)]],
                  uint2 at [[thread_position_in_grid]]) {
@@ -57,7 +62,9 @@ kernel void conv(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
     for (int t = 0; t < args.taps; t++)
       y = fma(weight[at.x * (uint)args.taps + (uint)t], past[t], y);
     if (has_vec(call, 1)) y += bias[at.x];
-    out[line_at(r, call.out_step) + at.x] = args.activation >= 0 ? unary(args.activation, y) : y;
+    if (args.activation >= 0) y = unary(args.activation, y);
+    out[line_at(r, call.out_step) + at.x] =
+        mapped(after, map0, map1, map2, map3, r, (int)at.x, y, 0.0f);
     for (int t = 0; t < before; t++) past[t] = past[t + 1];
   }
   for (int t = 0; t < before; t++) state[t] = past[t];
@@ -149,6 +156,11 @@ kernel void ssm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                 device const float *log_a [[buffer(PE_SLOT_VEC0)]],
                 device const float *time_bias [[buffer(PE_SLOT_VEC1)]],
                 device const float *skip [[buffer(PE_SLOT_VEC2)]],
+                device const float *map0 [[buffer(PE_SLOT_DATA)]],
+                device const float *map1 [[buffer(PE_SLOT_SCALES)]],
+                device const float *map2 [[buffer(PE_SLOT_BIASES)]],
+                device const float *map3 [[buffer(PE_SLOT_DATA2)]],
+                constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                 device float *states [[buffer(PE_SLOT_STATE)]],
                 device const int *words [[buffer(PE_SLOT_STEP)]],
                 uint3 group [[threadgroup_position_in_grid]],
@@ -195,7 +207,9 @@ kernel void ssm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
       }
       y = lanes_sum(y);
       if (has_vec(call, 2)) y = fma(skip[head], x, y);
-      if (lane == 0u) out[line_at(r, call.out_step) + row] = y;
+      if (lane == 0u)
+        out[line_at(r, call.out_step) + row] =
+            mapped(after, map0, map1, map2, map3, r, (int)row, y, 0.0f);
     }
   }
   if (active) state_store(state, n, lane, s);

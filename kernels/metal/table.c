@@ -26,6 +26,8 @@ static void values_grid(job_of *j, int64_t width, pe_metal_grid *g) {
 #define SLOT(name) (1u << PE_SLOT_##name)
 enum {
   CALL = SLOT(CALL) | SLOT(ARGS),
+  AFTER = SLOT(IN2) | SLOT(IN3) | SLOT(IN4) | SLOT(IN5) | SLOT(AFTER),
+  RECUR_AFTER = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES) | SLOT(DATA2) | SLOT(AFTER),
   MAT = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES),
   MAT2 = SLOT(DATA2) | SLOT(SCALES2) | SLOT(BIASES2),
   MAT3 = SLOT(DATA3) | SLOT(SCALES3) | SLOT(BIASES3),
@@ -93,7 +95,7 @@ static void linear_grid_wide(job_of *j, pe_metal_grid *g) { wide_grid(j, j->args
 static void gated_grid_wide(job_of *j, pe_metal_grid *g) { wide_grid(j, j->args->gated.out, g); }
 
 enum {
-  LINEAR_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | MAT | SLOT(VEC0) | SLOT(VEC3),
+  LINEAR_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | AFTER | MAT | SLOT(VEC0) | SLOT(VEC3),
   LINEAR_CONSTANTS = FORMAT | NORM,
   GATED_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | MAT | MAT2 | SLOT(VEC0) | SLOT(VEC1) | SLOT(VEC3),
   GATED_CONSTANTS = FORMAT | FORMAT2 | GATE | NORM,
@@ -188,13 +190,10 @@ static const pe_metal_pass expert[] = {
     {"expert_sort", SORT_SLOTS, 0, SLOT(SCRATCH), sort_grid, &expert_sorted},
     {"expert_transposed", EXPERT_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), expert_transposed_grid,
      NULL}};
-static const pe_metal_pass expert_total = {"expert_total",
-                                           EXPERT_SLOTS | MAT | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
-                                               SLOT(IN5),
-                                           FORMAT,
-                                           SLOT(OUT),
-                                           expert_total_grid,
-                                           NULL};
+static const pe_metal_pass expert_total = {
+    "expert_total",    EXPERT_SLOTS | MAT | MAT2 | SLOT(VEC1) | AFTER,
+    FORMAT | FORMAT2,  SLOT(OUT),
+    expert_total_grid, NULL};
 enum {
   EXPERT_GATED_MATS = EXPERT_MAT | MAT2 | SLOT(VEC1),
   EXPERT_GATED_CONSTANTS = FORMAT | FORMAT2 | GATE
@@ -348,9 +347,9 @@ static void join_grid(job_of *j, pe_metal_grid *g) {
 
 enum {
   ATTENTION_READS = CALL | SLOT(IN0) | SLOT(KEYS) | SLOT(VALUES) | SLOT(STEP),
-  ATTENTION_SLOTS = ATTENTION_READS | SLOT(OUT) | SLOT(VEC0),
+  ATTENTION_SLOTS = ATTENTION_READS | SLOT(OUT) | SLOT(VEC0) | AFTER,
   PART_SLOTS = ATTENTION_READS | SLOT(SCRATCH),
-  JOIN_SLOTS = CALL | SLOT(OUT) | SLOT(VEC0) | SLOT(STEP) | SLOT(SCRATCH)
+  JOIN_SLOTS = CALL | SLOT(OUT) | SLOT(VEC0) | SLOT(STEP) | SLOT(SCRATCH) | AFTER
 };
 static const pe_metal_pass attention[INSTANCES] = {
     {"attention_1_128", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL},
@@ -404,8 +403,8 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                       embed_grid, NULL},
     [PE_OP_DEEPSTACK] = {"deepstack", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP) | SLOT(FEATURES), 0,
                          SLOT(OUT), deepstack_grid, NULL},
-    [PE_OP_NORM] = {"norm", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1), 0, SLOT(OUT),
-                    norm_grid, NULL},
+    [PE_OP_NORM] = {"norm", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1) | AFTER, 0,
+                    SLOT(OUT), norm_grid, NULL},
     [PE_OP_MAP] = {"map",
                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
                        SLOT(VEC1) | SLOT(VEC2) | SLOT(VEC3),
@@ -419,8 +418,8 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
     [PE_OP_EXPERT_SUM] = {"expert_sum", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1), 0, SLOT(OUT),
                           sum_grid, NULL},
     [PE_OP_CONV] = {"conv",
-                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1) | SLOT(STATE) |
-                        SLOT(STEP),
+                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1) | RECUR_AFTER |
+                        SLOT(STATE) | SLOT(STEP),
                     0, SLOT(OUT) | SLOT(STATE), conv_grid, NULL},
     [PE_OP_DELTA] = {"delta",
                      CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
@@ -428,7 +427,7 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                      0, SLOT(OUT) | SLOT(STATE), delta_grid, NULL},
     [PE_OP_SSM] = {"ssm",
                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
-                       SLOT(VEC1) | SLOT(VEC2) | SLOT(STATE) | SLOT(STEP),
+                       SLOT(VEC1) | SLOT(VEC2) | RECUR_AFTER | SLOT(STATE) | SLOT(STEP),
                    0, SLOT(OUT) | SLOT(STATE), ssm_grid, NULL},
     [PE_OP_CONCAT] = {"concat",
                       CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |

@@ -43,7 +43,7 @@ typedef struct area { /* values of a step: place `at` starts at at * cap floats 
 
 typedef struct compiled { /* the pipeline of a pass of a unit */
   const pe_metal_pass *pass;
-  bool norm; /* the unit has one */
+  const pe_metal_order *order; /* of the unit: others may join other codes to it */
   pe_id pipeline;
 } compiled;
 
@@ -62,7 +62,7 @@ typedef struct shape_head { /* of a shape; a dispatch_shape of each dispatch fol
 typedef struct dispatch_shape {
   const pe_metal_pass *pass;
   pe_metal_grid grid;
-  int32_t code, flags; /* the first code of the unit; a barrier, a norm */
+  int32_t code, barrier; /* the first code of the unit */
 } dispatch_shape;
 _Static_assert(sizeof(shape_head) == 80 && sizeof(dispatch_shape) == 32,
                "shapes are compared as bytes: no padding");
@@ -90,10 +90,9 @@ static metal *metal_of(const pe_device *d) { return (metal *)(uintptr_t)d; }
 static pe_status pipeline_of(metal *m, const pe_metal_dispatch *d, pe_id *out, pe_error *err) {
   const pe_metal_pass *pass = d->pass;
   compiled *known = m->compiled[d->unit->code[0]];
-  const bool norm = d->norm != NULL;
   int i = 0;
   for (; i < PASSES && known[i].pass; i++)
-    if (known[i].pass == pass && known[i].norm == norm) {
+    if (known[i].pass == pass && known[i].order == d->order) {
       *out = known[i].pipeline;
       return PE_OK;
     }
@@ -102,7 +101,7 @@ static pe_status pipeline_of(metal *m, const pe_metal_dispatch *d, pe_id *out, p
   for (int c = 0; c < PE_CONSTANTS; c++)
     if (pass->constants >> c & 1) kernel.value[c] = pe_metal_constant_of(&d->job, c);
   if (!pe_gpu_pipeline(m->gpu, &kernel, out, &e)) return pe_metal_status(&e, err);
-  if (i < PASSES) known[i] = (compiled){pass, norm, *out};
+  if (i < PASSES) known[i] = (compiled){pass, d->order, *out};
   return PE_OK;
 }
 
@@ -304,10 +303,10 @@ static void bind(const encoding *e, const pe_metal_dispatch *d) {
       pe_commands_bytes(c, slot, &d->call, sizeof d->call);
     } else if (slot == PE_SLOT_ARGS) {
       pe_commands_bytes(c, slot, &d->args, sizeof d->args);
+    } else if (slot == PE_SLOT_AFTER && !d->job.joined) {
+      pe_commands_bytes(c, slot, &d->after, sizeof d->after);
     } else {
-      int own = slot;
-      const pe_instr *x = pe_metal_owner(d, &own);
-      pe_metal_operand o = operand_of(e, x, own);
+      pe_metal_operand o = operand_of(e, d->bound[slot].instr, d->bound[slot].slot);
       if (!o.buffer || !o.buffer->object) o = (pe_metal_operand){&e->m->none, 0};
       pe_commands_bind(c, slot, o.buffer, o.at);
     }
@@ -347,10 +346,8 @@ static pe_status encode(metal *m, turn *t, const pe_step *step, pe_error *err) {
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 static pe_status put_dispatch(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
-  const dispatch_shape s = {.pass = d->pass,
-                            .grid = d->grid,
-                            .code = d->unit->code[0],
-                            .flags = (d->barrier ? 1 : 0) | (d->norm ? 2 : 0)};
+  const dispatch_shape s = {
+      .pass = d->pass, .grid = d->grid, .code = d->unit->code[0], .barrier = d->barrier};
   return pe_buf_put(ctx, &s, sizeof s, err);
 }
 

@@ -6,18 +6,22 @@
 #include <string.h>
 
 typedef struct counter {
-  const pe_plan *plan;
+  const pe_program *program;
   pe_metal_cost *out;
 } counter;
 
-/* Bytes of the lines that an instruction reads and writes. */
-static double line_bytes(const pe_instr *x, int32_t rows) {
-  double floats = x->op == PE_OP_STORE ? 0 : x->out.step;
-  for (int i = 0; i < PE_OP_VIEWS; i++) floats += x->in[i].step;
-  return floats * rows * (double)sizeof(float);
+/* Bytes of the lines that a code reads and writes; what is pulled is neither written nor read. */
+static double line_bytes(const pe_metal_dispatch *d, int32_t code, const pe_instr *x, bool writes) {
+  double floats = writes && x->op != PE_OP_STORE ? x->out.step : 0;
+  for (int i = 0; i < PE_OP_VIEWS; i++)
+    if (d->order->pulled[code][i] < 0) floats += x->in[i].step;
+  return floats * d->call.rows * (double)sizeof(float);
 }
 
-static void count_instr(const pe_metal_dispatch *d, const pe_instr *x, pe_metal_cost *out) {
+/* A code of the dispatch, and those that it pulls. */
+static void count_code(const counter *c, const pe_metal_dispatch *d, int32_t code, bool writes) {
+  const pe_instr *x = c->program->code[code].instr;
+  pe_metal_cost *out = &c->out[x - c->program->plan->instr];
   const pe_cpu_call call = {.step = d->job.step,
                             .rows = d->call.rows,
                             .mat = x->mat,
@@ -25,18 +29,19 @@ static void count_instr(const pe_metal_dispatch *d, const pe_instr *x, pe_metal_
                             .args = x->cache >= 0 ? d->args.op : x->args};
   out->cost = pe_profile_cost(x->op, &call);
   out->once = out->cost.weights + out->cost.cache;
-  out->cost.weights *= pe_metal_reads(&d->job);
-  out->cost.values = line_bytes(x, d->call.rows);
+  out->cost.weights *= x->op == d->job.op ? pe_metal_reads(&d->job) : d->call.rows;
+  out->cost.values = line_bytes(d, code, x, writes);
+  for (int i = 0; i < PE_NODE_INPUTS; i++)
+    if (d->order->pulled[code][i] >= 0) count_code(c, d, d->order->pulled[code][i], false);
 }
 
 static pe_status count(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
-  counter *c = ctx;
-  pe_metal_cost *out = &c->out[d->instr[0] - c->plan->instr];
+  const counter *c = ctx;
+  pe_metal_cost *out = &c->out[d->main - c->program->plan->instr];
   (void)err;
   out->barriers += d->barrier;
   if (out->dispatches++) return PE_OK; /* the first pass has it all */
-  for (int i = 0; i < d->unit->count; i++)
-    count_instr(d, d->instr[i], &c->out[d->instr[i] - c->plan->instr]);
+  for (int i = 0; i < d->unit->count; i++) count_code(c, d, d->unit->code[i], true);
   return PE_OK;
 }
 
@@ -60,7 +65,6 @@ pe_status pe_metal_count(const pe_plan *plan, const pe_metal_load *load, pe_meta
   pe_metal_units units = {0};
   pe_segment *segments = NULL;
   pe_step step;
-  counter c = {plan, out};
   memset(out, 0, plan->count * sizeof *out);
   pe_status rc = lay_out(load, &step, &segments, err);
   if (!rc) rc = pe_program_open(plan, PE_EXACT, NULL, NULL, &program, err);
@@ -70,6 +74,7 @@ pe_status pe_metal_count(const pe_plan *plan, const pe_metal_load *load, pe_meta
                               .tiles = load->tiles,
                               .kv_type = load->kv_type,
                               .kv_block = load->kv_block};
+  counter c = {program, out};
   if (!rc) rc = pe_metal_walk_run(&walk, count, &c, err);
   pe_metal_units_close(&units);
   pe_program_close(program);

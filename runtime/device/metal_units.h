@@ -7,8 +7,14 @@
  *
  *     products of one input    up to PE_METAL_JOINED, one after another in one grid
  *     rope of queries, store   both turn heads by the same table
- *     norm                     products normalize what they read; there is no unit for the norm
- *     experts' products, sum   one group adds a column of all experts, and does the map after it:
+ *
+ * Other codes are pulled: whoever reads their result computes it, and it is in no memory.
+ *
+ *     norm                     products normalize what they read
+ *     a map                    the kernel of what it maps (a product, attention, a norm, a
+ *                              recurrence) does it before it stores
+ *     experts' products        their sum, or the map of it, adds a column of all experts; a shared
+ *                              expert is one more product of this map
  *
  *     code   norm  router  route  gated experts   down  sum  map
  *     unit   [norm router] route  [norm experts]  [down sum  map]
@@ -18,7 +24,7 @@
  * are three orders.
  *
  * `after` is that of pe_code, in units: what a unit reads and writes is not what its codes do, if
- * it reads the input of a norm.
+ * it pulls others.
  *
  * Ownership: borrows the program. Threads: immutable after opening. */
 #ifndef PE_METAL_UNITS_H
@@ -29,14 +35,13 @@
 enum { PE_METAL_JOINED = 3 }; /* as many matrices as a kernel has slots for */
 
 typedef struct pe_metal_unit {
-  int32_t code[PE_METAL_JOINED], count; /* rope, store; or experts, sum, map, where the last is */
-  int32_t norm;                         /* the code of the norm that it does; -1: none */
+  int32_t code[PE_METAL_JOINED], count; /* products; or rope, store */
   int32_t after;
 } pe_metal_unit;
 
 typedef enum pe_metal_level {                 /* what is joined */
                               PE_METAL_PLAIN, /* nothing */
-                              PE_METAL_JOINS, /* everything but norms and sums of experts */
+                              PE_METAL_JOINS, /* everything but norms in products, experts */
                               PE_METAL_NORMS, /* these too */
                               PE_METAL_LEVELS
 } pe_metal_level;
@@ -44,6 +49,8 @@ typedef enum pe_metal_level {                 /* what is joined */
 typedef struct pe_metal_order {
   pe_metal_unit *unit;
   int32_t count;
+  int32_t (*pulled)[PE_NODE_INPUTS]; /* by code and input: the code that it pulls; -1: none */
+  int32_t *self; /* by code, of a map: the input whose kernel does it; -1: the map has its own */
 } pe_metal_order;
 
 typedef struct pe_metal_units {

@@ -29,16 +29,24 @@ typedef struct pe_metal_walk {
   const pe_recur *recur; /* the same */
 } pe_metal_walk;
 
+typedef struct pe_metal_bound { /* what a slot of a dispatch holds: an operand of an instruction */
+  const pe_instr *instr;        /* NULL: nothing */
+  int32_t slot;                 /* that it would have if this instruction were alone */
+} pe_metal_bound;
+
 typedef struct pe_metal_dispatch {
   pe_metal_job job; /* points to the next two */
   pe_metal_call call;
   union {
     pe_op_args op;
     pe_rope_store_args rope_store;
-    pe_expert_total_args expert_total;
   } args;
+  pe_metal_after after;
+  const pe_metal_order *order;
   const pe_metal_unit *unit;
-  const pe_instr *instr[PE_METAL_JOINED], *norm; /* of the unit; NULL: none */
+  const pe_instr *instr[PE_METAL_JOINED]; /* of the unit; NULL: none */
+  const pe_instr *main;                   /* the one that gives the kernel its name */
+  pe_metal_bound bound[PE_SLOTS];
   const pe_metal_pass *pass;
   pe_metal_grid grid;
   bool barrier; /* before it */
@@ -46,10 +54,6 @@ typedef struct pe_metal_dispatch {
 
 /* Returns an error to end the walk. */
 typedef pe_status (*pe_metal_visit)(void *ctx, const pe_metal_dispatch *d, pe_error *err);
-
-/* The instruction whose operand a slot of the dispatch is, and the slot that it would have if this
- * instruction were alone. NULL: nobody's. */
-const pe_instr *pe_metal_owner(const pe_metal_dispatch *d, int *slot);
 
 /* PE_EUNSUPPORTED: an op or a layout has no kernel; the error names it. */
 pe_status pe_metal_walk_run(const pe_metal_walk *w, pe_metal_visit visit, void *ctx, pe_error *err);

@@ -95,15 +95,39 @@ static bool computes(const pe_node *n) {
 /* A store writes to the cache and has no value. */
 static bool has_place(const pe_node *n) { return computes(n) && n->op != PE_OP_STORE; }
 
-/* What experts read stays until their sum is used, so that a device may compute products, sum and
- * what follows in one go. */
-static void keep_for_experts(pe_planner *s, pe_value reader, pe_value in) {
-  pe_value v = pe_plan_root(s, in);
-  if (s->node[v].op == PE_OP_EXPERT_SUM) v = pe_plan_root(s, s->node[v].in[0]);
+static bool is_product(const pe_node *n) {
+  return n->op == PE_OP_LINEAR || n->op == PE_OP_GATED || n->op == PE_OP_EXPERT_LINEAR ||
+         n->op == PE_OP_EXPERT_GATED;
+}
+
+/* May a device compute v where r reads it? Norms are computed by each of their readers, others if
+ * there is only one. */
+static bool may_pull(const pe_planner *s, const pe_node *r, pe_value v) {
   const pe_node *n = &s->node[v];
-  if (n->op != PE_OP_EXPERT_LINEAR || !n->args.expert.spread) return;
-  for (int j = 0; j < n->inputs; j++)
-    if (n->in[j] >= 0) s->spot[pe_plan_root(s, n->in[j])].last = reader;
+  switch (n->op) {
+  case PE_OP_NORM: return is_product(r) || r->op == PE_OP_MAP;
+  case PE_OP_MAP: return s->uses[v] == 1 && r->op == PE_OP_MAP && n->inputs == 1;
+  case PE_OP_EXPERT_LINEAR: return r->op == PE_OP_EXPERT_SUM && n->args.expert.spread;
+  case PE_OP_LINEAR:
+  case PE_OP_EXPERT_SUM:
+  case PE_OP_ATTENTION:
+  case PE_OP_CONV:
+  case PE_OP_SSM: return s->uses[v] == 1 && r->op == PE_OP_MAP;
+  default: return false;
+  }
+}
+
+/* What a value is made of stays until the value is read, where a device may compute it only then
+ * (metal_units.h). */
+static void keep_for(pe_planner *s, pe_value reader, const pe_node *r, pe_value in) {
+  const pe_value v = pe_plan_root(s, in);
+  const pe_node *n = &s->node[v];
+  if (!may_pull(s, r, v)) return;
+  for (int j = 0; j < n->inputs; j++) {
+    if (n->in[j] < 0) continue;
+    s->spot[pe_plan_root(s, n->in[j])].last = reader;
+    keep_for(s, reader, n, n->in[j]);
+  }
 }
 
 static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
@@ -118,7 +142,7 @@ static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
     for (int j = 0; j < n->inputs; j++) {
       if (n->in[j] < 0) continue;
       spot[pe_plan_root(s, n->in[j])].last = s->order[k];
-      keep_for_experts(s, s->order[k], n->in[j]);
+      keep_for(s, s->order[k], n, n->in[j]);
     }
   }
   spot[pe_plan_root(s, s->g->output)].last = TO_THE_END;

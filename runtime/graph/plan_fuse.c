@@ -17,6 +17,11 @@ static bool plain_binary(const pe_node *n, pe_map_op op) {
          !m->input[1].fixed && m->input[0].width == m->input[1].width;
 }
 
+/* The sum of experts and a product that are added, maybe to more: one map for a device to do. */
+static bool is_sum(const pe_planner *s, pe_value v) {
+  return s->node[v].op == PE_OP_EXPERT_SUM && s->uses[v] == 1;
+}
+
 /* x + linear(y): the product adds x. */
 static void fuse_residual(pe_planner *s, size_t i) {
   pe_node *n = &s->node[i];
@@ -24,7 +29,8 @@ static void fuse_residual(pe_planner *s, size_t i) {
   for (int side = 1; side >= 0; side--) {
     pe_value from = n->in[side], other = n->in[1 - side];
     pe_node *lin = &s->node[from];
-    if (lin->op != PE_OP_LINEAR || lin->args.linear.residual || s->uses[from] != 1 || from == other)
+    if (lin->op != PE_OP_LINEAR || lin->args.linear.residual || s->uses[from] != 1 ||
+        from == other || is_sum(s, other))
       continue;
     const char *name = n->name;
     pe_node made = *lin;

@@ -249,9 +249,9 @@ static inline void metal_run_job(metal_buffers *b, const pe_metal_job *job) {
   for (; p; p = p->then) metal_pass(b, job, p);
 }
 
-/* Runs a case in the order that is set; the buffers hold the results, and the caller frees them. */
-static inline void metal_run(const metal_case *k, metal_buffers *b) {
-  *b = (metal_buffers){0};
+/* Runs a case in the order that is set, with what is in the buffers already; they hold the results,
+ * and the caller frees them. */
+static inline void metal_run_with(const metal_case *k, metal_buffers *b) {
   pe_metal_call call = metal_call_of(k);
   const pe_metal_job job = {.op = k->op,
                             .call = &call,
@@ -263,6 +263,10 @@ static inline void metal_run(const metal_case *k, metal_buffers *b) {
   metal_put_operands(b, k);
   metal_put(b, PE_SLOT_ARGS, &k->c->args, sizeof k->c->args);
   metal_run_job(b, &job);
+}
+static inline void metal_run(const metal_case *k, metal_buffers *b) {
+  *b = (metal_buffers){0};
+  metal_run_with(k, b);
 }
 
 static inline bool metal_same(const metal_buffers *a, const metal_buffers *b, int slot) {

@@ -14,8 +14,9 @@ import sys
 import tempfile
 
 GPU, PIPELINE = "kernels/metal/gpu.c", "kernels/metal/gpu_pipeline.c"
-STORE, STEP, WALK, LIST, METAL = (
-    f"runtime/device/metal{x}.c" for x in ("_store", "_step", "_walk", "_shortlist", ""))
+STORE, STEP, WALK, DISPATCH, PULL, LIST, METAL = (
+    f"runtime/device/metal{x}.c"
+    for x in ("_store", "_step", "_walk", "_dispatch", "_pull", "_shortlist", ""))
 # name, file, what is there, what takes its place
 MUTANTS = [
     ("fast mathematics", GPU, "pe_mtl_options_math(options, PE_MTL_MATH_SAFE)", "(void)0"),
@@ -66,29 +67,40 @@ MUTANTS = [
     ("step filled once", STEP, "memcpy(at, &head, sizeof head);",
      "if (at[0] == head.rows) return PE_OK;\n  memcpy(at, &head, sizeof head);"),
     ("no barriers", WALK, "o->unit[i].after > h->ordered ||", "o->unit[i].after < 0 ||"),
-    ("queries of the keys", WALK,
-     "    if (s == PE_SLOT_IN3) return *slot = PE_SLOT_IN0, d->instr[0];\n", ""),
-    ("third product into the second", WALK, "d->instr[1 + s - PE_SLOT_OUT2]", "d->instr[1]"),
-    ("weight of the norm forgotten", WALK,
-     "s == PE_SLOT_VEC3) return *slot = PE_SLOT_VEC0, d->norm;", "s == PE_SLOT_VEC3) return NULL;"),
-    ("sum of the experts is another input", WALK,
-     "if (pe_program_same(&map->in[i], &sum->out)) a->sum = i;", ""),
-    ("inputs of the map after the experts' shifted", WALK,
-     "*slot = PE_SLOT_IN0 + s - PE_SLOT_IN2, d->instr[2]",
-     "*slot = PE_SLOT_IN1 + s - PE_SLOT_IN2, d->instr[2]"),
+    ("queries of the keys", DISPATCH,
+     "  d->bound[PE_SLOT_IN3] = (pe_metal_bound){rope, PE_SLOT_IN0};\n", ""),
+    ("third product into the second", DISPATCH,
+     "d->bound[PE_SLOT_OUT3] = (pe_metal_bound){third, PE_SLOT_OUT}",
+     "d->bound[PE_SLOT_OUT3] = (pe_metal_bound){d->instr[1], PE_SLOT_OUT}"),
+    ("weight of the norm forgotten", DISPATCH,
+     "  d->bound[PE_SLOT_VEC3] = (pe_metal_bound){norm, PE_SLOT_VEC0};\n", ""),
+    ("the result is another input of the map", DISPATCH, "a->self = s->order->self[code]",
+     "a->self = 0"),
+    ("inputs of a map after another op shifted", DISPATCH, "s->d->bound[first + i] = (",
+     "s->d->bound[first + (i + 1) % 4] = ("),
+    ("a map after a recurrence reads its inputs", DISPATCH,
+     "return op == PE_OP_SSM || op == PE_OP_CONV ? PE_SLOT_DATA : PE_SLOT_IN2;",
+     "return PE_SLOT_IN2;"),
+    ("a map without its function", DISPATCH, "? y->args.map.step[0].op : -1;", "? -1 : -1;"),
+    ("memory that was given to others is read", PULL, "if (!there || changes || !takes_all",
+     "if (changes || !takes_all"),
+    ("a result is not stored", PULL, "!is_result(m->program->plan, &x->out);", "true;"),
+    ("a value with two readers is computed by one", PULL, "    *readers += inputs;\n",
+     "    *readers += 1;\n    break;\n"),
     ("a barrier too late", WALK, "after > h->ordered ||", "after > h->ordered + 1 ||"),
     ("no barrier between passes", WALK, "d.pass = d.pass->then, d.barrier = true)",
      "d.pass = d.pass->then, d.barrier = false)"),
     ("scratch too short", WALK, "if (bytes > most) most = bytes;", ""),
-    ("too few rows", WALK, "w->step->outputs : w->step->rows,", "1 : w->step->rows,"),
-    ("wrong distance of lines", WALK, "out->in_step[i] = x->in[i].step;",
+    ("too few rows", DISPATCH, "w->step->outputs : w->step->rows,", "1 : w->step->rows,"),
+    ("wrong distance of lines", DISPATCH, "out->in_step[i] = x->in[i].step;",
      "out->in_step[i] = x->in[0].step;"),
-    ("vectors not announced", WALK, "x->vec[i] ? 1u << i : 0;", "x->vec[i] ? 1u : 0;"),
-    ("blocks without distance", WALK, "if (x->cache >= 0 && w->kv) out", "if (x->cache < 0) out"),
-    ("states without distance", WALK, "if (x->state_at >= 0 && w->recur) out",
+    ("vectors not announced", DISPATCH, "x->vec[i] ? 1u << i : 0;", "x->vec[i] ? 1u : 0;"),
+    ("blocks without distance", DISPATCH, "if (x->cache >= 0 && w->kv) out",
+     "if (x->cache < 0) out"),
+    ("states without distance", DISPATCH, "if (x->state_at >= 0 && w->recur) out",
      "if (x->state_at < 0) out"),
-    ("type of the cache forgotten", WALK, "a->block = w->kv_block, a->type = (int32_t)w->kv_type;",
-     "a->block = w->kv_block;"),
+    ("type of the cache forgotten", DISPATCH,
+     "a->block = w->kv_block, a->type = (int32_t)w->kv_type;", "a->block = w->kv_block;"),
     ("areas by rows", METAL, "(p->at * a->cap + p->offset) *",
      "(p->at * m->base.step->rows + p->offset) *"),
     ("offsets in floats", METAL, "(uint64_t)x->state_at * sizeof(float)", "(uint64_t)x->state_at"),
@@ -121,7 +133,8 @@ MUTANTS = [
      "  finish(m);\n  forget_ahead(m);\n  pe_gpu_free", "  forget_ahead(m);\n  pe_gpu_free"),
     ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv[g]);", "(void)g;"),
 ]
-MODELS = ["llama-mlx4", "qwen3_moe", "qwen3_5-mlx4", "gpt_oss-mxfp4", "phi3-longrope"]
+MODELS = ["llama-mlx4", "qwen3_moe", "qwen3_5-mlx4", "gpt_oss-mxfp4", "phi3-longrope",
+          "granitemoehybrid"]
 
 
 def sh(command, **more):

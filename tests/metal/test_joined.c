@@ -1,5 +1,6 @@
 /* test_joined.c - dispatches of several instructions have the bits of the instructions one by one:
- * products of one input, and products that normalize their input. */
+ * products of one input, products that normalize their input, maps of their result. */
+#include "metal_after.h"
 #include "metal_main.h"
 #include "metal_run.h"
 
@@ -207,12 +208,42 @@ static void test_norm_inside(void) {
   }
 }
 
+/* ---- a map after a product, or after a norm -------------------------------------------------- */
+
+static void test_after_linear(void) {
+  static const int32_t rows[] = {1, 2, 3, 9, 19};
+  for (int i = 0; i < 15; i++) {
+    products p;
+    products_open(&p, 3 + i, 288, rows[i % 5], 1, (unsigned)i % 2);
+    pe_cpu_call c = {.step = &p.step, .rows = p.rows, .out = view_new(p.rows, p.out[0])};
+    c.in[0] = p.x, c.mat = &p.mat[0], c.vec[0] = p.bias[0];
+    c.in[1] = view_new(p.rows, p.out[0]), view_fill(&c.in[1], p.rows, p.out[0]);
+    c.args.linear = (pe_linear_args){p.in, p.out[0], i % 3 == 0};
+    const metal_case k = {.op = PE_OP_LINEAR, .c = &c, .width = p.out[0], .vec = {p.out[0]}};
+    metal_check_after(&k, PE_SLOT_IN2);
+    view_free(&c.in[1]), view_free(&c.out), products_close(&p);
+  }
+}
+
+static void test_after_norm(void) {
+  for (int i = 0; i < 8; i++) {
+    const int32_t count = 1 + i % 3, width = i % 2 ? 37 : 1500;
+    pe_step step = {.rows = 1 + i % 4};
+    pe_cpu_call c = {.step = &step, .rows = step.rows, .out = view_new(step.rows, count * width)};
+    c.in[0] = view_new(step.rows, count * width), view_fill(&c.in[0], step.rows, count * width);
+    c.args.norm = norm_of(width, i % 4 == 1 ? 0 : 2), c.args.norm.count = count;
+    const metal_case k = {.op = PE_OP_NORM, .c = &c, .width = (int64_t)count * width};
+    metal_check_after(&k, PE_SLOT_IN2);
+    view_free(&c.in[0]), view_free(&c.out);
+  }
+}
+
 static void test_all_ran(void) { metal_check_all_ran(METAL_JOINED); }
 
-static const check_test tests[] = {{"joined", test_joined},
-                                   {"joined norms", test_joined_norms},
-                                   {"norm inside", test_norm_inside},
-                                   {"all have run", test_all_ran}};
+static const check_test tests[] = {
+    {"joined", test_joined},           {"joined norms", test_joined_norms},
+    {"norm inside", test_norm_inside}, {"after a product", test_after_linear},
+    {"after a norm", test_after_norm}, {"all have run", test_all_ran}};
 
 int main(int argc, char **argv) {
   return metal_main("metal joined", tests, (int)(sizeof tests / sizeof *tests), argc, argv);

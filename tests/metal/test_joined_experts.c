@@ -80,69 +80,127 @@ static void check_job(metal_buffers *b, const pe_metal_job *job, const metal_buf
   metal_free(b);
 }
 
-/* ---- the sum, and a map ---------------------------------------------------------------------- */
+/* ---- the sum, a map, and a product of the map ------------------------------------------------ */
 
-/* kind 0: the sum alone; 1: an input is added; 2: (a + sum) * b + c, whose c is repeated. */
-static pe_map_args map_of(int kind, int *sum) {
-  pe_map_args a = {.width = OUT, .inputs = 1};
-  *sum = 0;
-  for (int i = 0; i < PE_MAP_INPUTS; i++) a.input[i].width = OUT, a.input[i].repeat = 1;
+typedef struct shared { /* one more product, of lines of its own, with a bias */
+  pe_quant_matrix mat;
+  pe_cpu_view x;
+} shared;
+
+/* kind 0: the sum alone; 1: an input is added; 2: (a + sum) * b + c, whose c is repeated; 3: b is a
+ * product and c goes through a function. */
+static pe_metal_after after_of(int kind) {
+  pe_metal_after a = {.map = {.width = OUT}, .product = -1, .function = {-1, -1, -1, -1}};
+  for (int i = 0; i < PE_MAP_INPUTS; i++) a.map.input[i].width = OUT, a.map.input[i].repeat = 1;
   if (kind == 1) {
-    a.inputs = 2, a.steps = 1, a.result = 0, *sum = 1;
-    a.step[0] = (pe_map_step){PE_MAP_ADD, 0, 1, 0};
-  } else if (kind == 2) {
-    a.inputs = 4, a.steps = 3, a.result = 1, *sum = 1;
-    a.input[3].width = OUT / 2, a.input[3].repeat = 2;
-    a.step[0] = (pe_map_step){PE_MAP_ADD, 0, 1, 1};
-    a.step[1] = (pe_map_step){PE_MAP_MUL, 1, 2, 1};
-    a.step[2] = (pe_map_step){PE_MAP_ADD, 1, 3, 1};
+    a.map.inputs = 2, a.map.steps = 1, a.self = 1;
+    a.map.step[0] = (pe_map_step){PE_MAP_ADD, 0, 1, 0};
+  } else if (kind > 1) {
+    a.map.inputs = 4, a.map.steps = 3, a.map.result = 1, a.self = 1;
+    a.map.input[3].width = OUT / 2, a.map.input[3].repeat = 2;
+    a.map.step[0] = (pe_map_step){PE_MAP_ADD, 0, 1, 1};
+    a.map.step[1] = (pe_map_step){PE_MAP_MUL, 1, 2, 1};
+    a.map.step[2] = (pe_map_step){PE_MAP_ADD, 1, 3, 1};
+    if (kind == 3) a.product = 2, a.function[3] = PE_MAP_TANH;
   }
   return a;
 }
 
-static void check_total(const metal_layout *l, int32_t rows, int kind) {
+/* What input i of the map is, computed alone. */
+static pe_cpu_view input_alone(const experts *e, const shared *s, const pe_metal_after *a, int i,
+                               const pe_cpu_view *total, metal_buffers *b) {
+  const pe_cpu_view *line = &e->more[i > a->self ? i - 1 : i];
+  pe_cpu_call c = {.in = {*line}};
+  *b = (metal_buffers){0};
+  if (i == a->self) return *total;
+  if (i == a->product) {
+    c = (pe_cpu_call){.in = {s->x}, .mat = &s->mat, .vec = {e->bias}, .step = &e->step};
+    c.args.linear = (pe_linear_args){e->in, OUT, 0}, c.rows = e->rows;
+    c.out = view_new(e->rows, OUT);
+    const metal_case k = {.op = PE_OP_LINEAR, .c = &c, .width = OUT, .vec = {OUT}};
+    metal_run(&k, b), view_free(&c.out);
+    return result_of(b, c.out.step);
+  }
+  if (a->function[i] < 0) return *line;
+  c.args.map = (pe_map_args){.width = OUT, .inputs = 1, .steps = 1, .input = {{OUT, 1, 0}}};
+  c.args.map.step[0].op = a->function[i];
+  return run_alone(e, PE_OP_MAP, c, OUT, b);
+}
+
+/* Products, their sum and the map one by one, the result in *mapped. */
+static pe_cpu_view total_apart(const experts *e, const shared *s, const pe_metal_after *a,
+                               pe_expert_args args, metal_buffers *mapped) {
+  metal_buffers product, made[PE_MAP_INPUTS];
+  memset(made, 0, sizeof made);
+  pe_cpu_call c = {.in = {e->x, e->routed}, .mat = e->mat, .vec = {e->bias}, .args.expert = args};
+  const pe_cpu_view lines = run_alone(e, PE_OP_EXPERT_LINEAR, c, CHOSEN * OUT, &product);
+  c = (pe_cpu_call){.in = {lines, e->routed}, .args.expert_sum = {CHOSEN, OUT}};
+  pe_cpu_view total = run_alone(e, PE_OP_EXPERT_SUM, c, OUT, mapped);
+  if (a->map.inputs) {
+    metal_buffers summed = *mapped;
+    c = (pe_cpu_call){.args.map = a->map};
+    for (int i = 0; i < a->map.inputs; i++) c.in[i] = input_alone(e, s, a, i, &total, &made[i]);
+    total = run_alone(e, PE_OP_MAP, c, OUT, mapped);
+    metal_free(&summed);
+  }
+  for (int i = 0; i < PE_MAP_INPUTS; i++) metal_free(&made[i]);
+  metal_free(&product);
+  return total;
+}
+
+static void put_after(metal_buffers *b, const experts *e, const shared *s, pe_metal_after *a,
+                      pe_metal_call *call) {
+  for (int i = 0; i < a->map.inputs; i++) {
+    const pe_cpu_view *in = i == a->product ? &s->x : &e->more[i > a->self ? i - 1 : i];
+    if (i == a->self) continue;
+    metal_put(b, PE_SLOT_IN2 + i, in->at, (size_t)(e->rows * in->step) * 4);
+    a->step[i] = (int32_t)in->step;
+  }
+  metal_put(b, PE_SLOT_AFTER, a, sizeof *a);
+  if (a->product < 0) return;
+  uint64_t offsets[3];
+  for (int part = 0; part < 3; part++)
+    metal_put_parts(b, PE_SLOT_DATA2 + part, &s->mat, 1, part, offsets);
+  metal_put(b, PE_SLOT_VEC1, e->bias, OUT * 4);
+  call->mat2 = metal_mat(&s->mat), call->vecs |= 2;
+}
+
+static void check_total(const metal_layout *l, const metal_layout *other, int32_t rows, int kind) {
   experts e;
-  metal_buffers product, summed, mapped;
-  int sum;
-  const pe_map_args map = map_of(kind, &sum);
+  shared s;
+  metal_buffers apart;
+  pe_metal_after after = after_of(kind);
   experts_open(&e, l, rows, true), msl_forget(), msl_schedule(0);
-  const pe_expert_args args = {e.in, OUT, EXPERTS, CHOSEN, 1, 0};
-  pe_cpu_call c = {.in = {e.x, e.routed}, .mat = e.mat, .vec = {e.bias}, .args.expert = args};
-  const pe_cpu_view lines = run_alone(&e, PE_OP_EXPERT_LINEAR, c, CHOSEN * OUT, &product);
-  c = (pe_cpu_call){.in = {lines, e.routed}, .args.expert_sum = {CHOSEN, OUT}};
-  const pe_cpu_view total = run_alone(&e, PE_OP_EXPERT_SUM, c, OUT, &summed);
-  c = (pe_cpu_call){.args.map = map};
-  for (int i = 0, other = 0; i < map.inputs; i++) c.in[i] = i == sum ? total : e.more[other++];
-  const pe_cpu_view want = run_alone(&e, PE_OP_MAP, c, OUT, &mapped);
+  metal_matrix(e.in % other->unit ? l : other, OUT, e.in, &s.mat);
+  s.x = view_new(rows, e.in), view_fill(&s.x, rows, e.in);
+  const pe_op_args args = {.expert = {e.in, OUT, EXPERTS, CHOSEN, 1, 0}};
+  const pe_cpu_view want = total_apart(&e, &s, &after, args.expert, &apart);
   for (int order = 0; order < MSL_SCHEDULES; order++) {
     metal_buffers b = {0};
     pe_metal_call call;
-    const pe_expert_total_args joined = {args, map, sum};
-    const pe_op_args op = {.expert = args};
     put_experts(&b, &e, false, &call);
+    put_after(&b, &e, &s, &after, &call);
     call.out_step = (int32_t)want.step;
-    for (int i = 0, other = 0; i < map.inputs; i++) {
-      if (i == sum) continue;
-      const pe_cpu_view *in = &e.more[other++];
-      metal_put(&b, PE_SLOT_IN2 + i, in->at, (size_t)(rows * in->step) * 4);
-      call.in_step[2 + i] = (int32_t)in->step;
-    }
-    metal_put(&b, PE_SLOT_ARGS, &joined, sizeof joined);
+    metal_put(&b, PE_SLOT_ARGS, &args, sizeof args);
     const pe_metal_job job = {.op = PE_OP_EXPERT_LINEAR,
                               .call = &call,
-                              .args = &op,
+                              .args = &args,
                               .step = &e.step,
                               .mat = e.mat,
+                              .mat2 = kind == 3 ? &s.mat : NULL,
                               .total = true};
     CHECK_INT(pe_metal_scratch(&job), 0);
-    msl_schedule(order), check_job(&b, &job, &mapped);
+    msl_schedule(order), check_job(&b, &job, &apart);
   }
   CHECK_INT(msl_faults(), 0);
-  metal_free(&product), metal_free(&summed), metal_free(&mapped), experts_close(&e);
+  metal_free(&apart), experts_close(&e), metal_matrix_free(&s.mat), view_free(&s.x);
 }
 
 static void test_totals(void) {
-  for (int i = 0; i < METAL_LAYOUTS; i++) check_total(&metal_layouts[i], 1 + i % 3, i % 3);
+  for (int i = 0; i < METAL_LAYOUTS; i++)
+    for (int k = 0; k < 2; k++)
+      check_total(&metal_layouts[i], &metal_layouts[(i + 5) % METAL_LAYOUTS], 1 + i % 3,
+                  k ? 3 : i % 3);
 }
 
 /* ---- the norm -------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* test_memory.c - Metal's kernels with memory against the CPU's exact ones: store, attention, conv,
  * delta, ssm. Prompts may be cut anywhere, and rows may come alone: the bits stay. */
+#include "metal_after.h"
 #include "metal_main.h"
 #include "metal_run.h"
 
@@ -313,8 +314,12 @@ static void check_attention(const attention_case *a, const int32_t *past, const 
   metal_buffers b;
   metal_check_into(&k, 3e-5, &b);
   pe_metal_tiles t = pe_metal_tiles_default;
+  metal_case other = k;
+  other.tiles = &t;
   t.attention_split = 1, t.attention_tiles = 1 << 30, metal_check_tiles(&k, &t, &b);
+  metal_check_after(&other, PE_SLOT_IN2);
   t.attention_split = 1 << 30, metal_check_tiles(&k, &t, &b);
+  metal_check_after(&other, PE_SLOT_IN2);
   check_rows_alone(a, &k, &b, &p, sinks, &w);
   CHECK_INT(msl_faults(), 0);
   metal_free(&b), view_free(&c.in[0]), view_free(&c.out), pools_free(&p);
@@ -433,6 +438,7 @@ static void check_state(const state_case *s, double tolerance) {
   metal_check_into(&k, tolerance, &b);
   metal_compare("state", (const float *)b.owned[PE_SLOT_STATE], state, floats, tolerance);
   check_split(s, vec, before);
+  if (s->op != PE_OP_DELTA) metal_check_after(&k, PE_SLOT_DATA);
   CHECK_INT(msl_faults(), 0);
   metal_free(&b), state_free(&c), free(state), free(before);
   for (int i = 0; i < 3; i++) free(vec[i]);

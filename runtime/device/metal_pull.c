@@ -1,0 +1,183 @@
+/* metal_pull.c - see metal_pull.h.
+ *
+ * A code is pulled if every reader can compute it, and if what it reads is still there when the
+ * last of them runs: others may have taken the memory, which is not the value's own any more
+ * (plan.h). */
+#include "runtime/device/metal_pull.h"
+
+static const pe_instr *instr_of(const pe_metal_maker *m, int32_t code) {
+  return pe_metal_instr(m, code);
+}
+
+/* How many inputs of a code are this value. */
+static int inputs_of(const pe_metal_maker *m, int32_t code, const pe_place *place) {
+  int count = 0;
+  for (int i = 0; i < PE_NODE_INPUTS; i++)
+    count += pe_program_overlap(&instr_of(m, code)->in[i], place);
+  return count;
+}
+
+static bool pulls_nothing(const pe_metal_maker *m, int32_t code) {
+  for (int i = 0; i < PE_NODE_INPUTS; i++)
+    if (m->order->pulled[code][i] >= 0) return false;
+  return true;
+}
+
+/* ---- into products --------------------------------------------------------------------------- */
+
+/* Can the product y normalize its lines as x does? */
+static bool takes_norm(const pe_instr *y, const pe_instr *x) {
+  const bool plain = y->op == PE_OP_LINEAR || y->op == PE_OP_GATED;
+  const bool experts = y->op == PE_OP_EXPERT_LINEAR || y->op == PE_OP_EXPERT_GATED;
+  if ((!plain && !experts) || x->args.norm.layer || x->args.norm.count != 1) return false;
+  if (experts && (y->args.expert.spread || y->args.expert.transposed)) return false;
+  return y->mat->cols == x->args.norm.width;
+}
+
+/* ---- into maps ------------------------------------------------------------------------------- */
+
+/* Is input i of a map as wide as the map, each column read by its own? */
+static bool is_whole(const pe_map_args *a, int i) {
+  return a->input[i].width == a->width && a->input[i].repeat <= 1 && !a->input[i].fixed;
+}
+
+static bool has_fixed(const pe_map_args *a) {
+  for (int i = 0; i < a->inputs; i++)
+    if (a->input[i].fixed) return true;
+  return false;
+}
+
+/* Products of one input are joined instead. */
+static bool has_sibling(const pe_metal_maker *m, int32_t code) {
+  for (int32_t i = code - PE_METAL_AHEAD; i <= code + PE_METAL_AHEAD; i++)
+    if (i >= 0 && i != code && i < m->program->count && pe_metal_are_siblings(m, code, i))
+      return true;
+  return false;
+}
+
+/* Does the kernel of this op do a map of its result? */
+static bool can_map(const pe_metal_maker *m, int32_t code) {
+  switch (instr_of(m, code)->op) {
+  case PE_OP_NORM:
+  case PE_OP_ATTENTION:
+  case PE_OP_CONV:
+  case PE_OP_SSM: return true;
+  case PE_OP_LINEAR: return !has_sibling(m, code);
+  case PE_OP_EXPERT_SUM: return m->order->pulled[code][0] >= 0;
+  default: return false;
+  }
+}
+
+/* The instruction whose result a map takes as it comes; NULL: none yet. */
+static const pe_instr *self_of(const pe_metal_maker *m, int32_t map) {
+  const int32_t self = m->order->self[map];
+  return self < 0 ? NULL : instr_of(m, m->order->pulled[map][self]);
+}
+
+static bool has_product(const pe_metal_maker *m, int32_t map) {
+  for (int i = 0; i < PE_NODE_INPUTS; i++) {
+    const int32_t from = m->order->pulled[map][i];
+    if (i != m->order->self[map] && from >= 0 && instr_of(m, from)->op == PE_OP_LINEAR) return true;
+  }
+  return false;
+}
+
+/* Beside the sum of experts a map may have one more product: that of a shared expert. */
+static bool takes_product(const pe_metal_maker *m, int32_t map, int32_t code) {
+  const pe_instr *x = instr_of(m, code), *self = self_of(m, map);
+  return self && self->op == PE_OP_EXPERT_SUM && !has_product(m, map) && pulls_nothing(m, code) &&
+         !x->args.linear.residual && x->mat->rows == self->args.expert_sum.width;
+}
+
+/* A function of one value, which may stand for several columns of the map. */
+static bool takes_function(const pe_metal_maker *m, int32_t map, int32_t code) {
+  const pe_map_args *a = &instr_of(m, code)->args.map;
+  return self_of(m, map) && pulls_nothing(m, code) && a->inputs == 1 && a->steps == 1 &&
+         pe_map_is_unary(a->step[0].op) && is_whole(a, 0);
+}
+
+static bool map_takes(const pe_metal_maker *m, int32_t map, int i, int32_t code) {
+  const pe_instr *x = instr_of(m, code), *y = instr_of(m, map);
+  const pe_map_args *a = &y->args.map;
+  if (x->op == PE_OP_MAP) return !a->input[i].fixed && takes_function(m, map, code);
+  if (!is_whole(a, i) || has_fixed(a) || inputs_of(m, map, &x->out) > 1) return false;
+  if (x->op == PE_OP_LINEAR && self_of(m, map)) return takes_product(m, map, code);
+  return !self_of(m, map) && x->out.step == a->width && can_map(m, code);
+}
+
+/* ---- into others ----------------------------------------------------------------------------- */
+
+static bool takes_experts(const pe_instr *y, int i, const pe_instr *x) {
+  return i == 0 && x->args.expert.spread && !x->args.expert.transposed &&
+         pe_program_same(&y->in[1], &x->in[1]);
+}
+
+/* Can `reader` compute `code`, which is its input i? */
+static bool takes(const pe_metal_maker *m, int32_t reader, int i, int32_t code) {
+  const pe_instr *x = instr_of(m, code), *y = instr_of(m, reader);
+  if (x->rows != y->rows || !pe_program_same(&y->in[i], &x->out)) return false;
+  const bool few = m->level == PE_METAL_NORMS;
+  if (y->op == PE_OP_MAP) return map_takes(m, reader, i, code);
+  if (x->op == PE_OP_NORM && i == 0) return few && takes_norm(y, x);
+  if (x->op == PE_OP_EXPERT_LINEAR && y->op == PE_OP_EXPERT_SUM)
+    return few && takes_experts(y, i, x);
+  return false;
+}
+
+/* ---- pulling --------------------------------------------------------------------------------- */
+
+/* Does somebody outside of the program read it? */
+static bool is_result(const pe_plan *plan, const pe_place *place) {
+  for (size_t i = 0; i < plan->tap_count; i++)
+    if (pe_program_overlap(&plan->tap[i], place)) return true;
+  return pe_program_overlap(&plan->logits, place);
+}
+
+/* May only one reader compute it? Others are cheap, or no reader sees what another computes. */
+static bool is_single(pe_op op) { return op != PE_OP_NORM && op != PE_OP_SLICE; }
+
+static bool takes_all(const pe_metal_maker *m, int32_t reader, int32_t code) {
+  const pe_instr *y = instr_of(m, reader);
+  for (int i = 0; i < PE_NODE_INPUTS; i++)
+    if (pe_program_overlap(&y->in[i], &instr_of(m, code)->out) && !takes(m, reader, i, code))
+      return false;
+  return true;
+}
+
+/* Can all readers of a code compute it? */
+static bool is_pulled(const pe_metal_maker *m, int32_t code, int32_t *readers) {
+  const pe_instr *x = instr_of(m, code);
+  bool there = true;
+  *readers = 0;
+  if (x->op == PE_OP_STORE || pe_metal_code_reads(m, code, &x->out)) return false;
+  for (int32_t i = code + 1; i < m->program->count; i++) {
+    const pe_instr *y = instr_of(m, i);
+    const bool changes = y->op != PE_OP_STORE && pe_metal_code_reads(m, code, &y->out);
+    const int inputs = inputs_of(m, i, &x->out);
+    if (inputs) {
+      if (!there || changes || !takes_all(m, i, code)) return false;
+      *readers += inputs;
+    }
+    there = there && !changes && !pe_program_share(x, y);
+    if (pe_metal_code_writes(m, i, &x->out)) /* results may come here later */
+      return *readers > 0 && (*readers == 1 || !is_single(x->op));
+  }
+  return *readers > 0 && (*readers == 1 || !is_single(x->op)) &&
+         !is_result(m->program->plan, &x->out);
+}
+
+void pe_metal_pull(pe_metal_maker *m) {
+  for (int32_t code = 0; code < m->program->count; code++) {
+    const pe_place *out = &instr_of(m, code)->out;
+    int32_t left;
+    if (!is_pulled(m, code, &left)) continue;
+    for (int32_t i = code + 1; left > 0; i++)
+      for (int k = 0; k < PE_NODE_INPUTS; k++) {
+        if (!pe_program_overlap(&instr_of(m, i)->in[k], out)) continue;
+        if (instr_of(m, i)->op == PE_OP_MAP && m->order->self[i] < 0 && can_map(m, code))
+          m->order->self[i] = k;
+        m->order->pulled[i][k] = code, left--;
+      }
+    m->gone[code] = true;
+  }
+}

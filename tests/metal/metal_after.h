@@ -1,0 +1,68 @@
+/* metal_after.h - an op whose kernel does the map after it: the bits of the two one by one. */
+#ifndef METAL_AFTER_H
+#define METAL_AFTER_H
+
+#include "metal_run.h"
+
+/* a * op + sigmoid(b), where a value of b stands for three columns. */
+static inline pe_metal_after metal_after_of(int32_t width) {
+  const int32_t few = (width + 2) / 3;
+  return (pe_metal_after){.map = {.width = width,
+                                  .inputs = 3,
+                                  .steps = 2,
+                                  .result = 3,
+                                  .input = {{width, 1, 0}, {width, 1, 0}, {few, 3, 0}},
+                                  .step = {{PE_MAP_MUL, 0, 1, 3}, {PE_MAP_ADD, 3, 2, 3}}},
+                          .self = 1,
+                          .product = -1,
+                          .function = {-1, -1, PE_MAP_SIGMOID, -1}};
+}
+
+/* A map alone; the caller frees the buffers. */
+static inline pe_cpu_view metal_map_alone(const metal_case *k, const pe_map_args *map,
+                                          const pe_cpu_view *in, metal_buffers *b) {
+  pe_cpu_call c = {.step = k->c->step, .rows = k->c->rows, .out = view_new(k->c->rows, map->width)};
+  for (int i = 0; i < map->inputs; i++) c.in[i] = in[i];
+  c.args.map = *map;
+  const metal_case alone = {.op = PE_OP_MAP, .c = &c, .width = map->width};
+  metal_run(&alone, b);
+  const pe_cpu_view out = {.at = b->owned[PE_SLOT_OUT], .step = c.out.step};
+  view_free(&c.out);
+  return out;
+}
+
+/* The inputs of the map are in the slots from `first` on. */
+static inline void metal_check_after(const metal_case *k, int first) {
+  const int32_t rows = k->c->rows, width = (int32_t)k->width;
+  pe_metal_after after = metal_after_of(width);
+  const int32_t few = after.map.input[2].width;
+  const pe_map_args function = {.width = few,
+                                .inputs = 1,
+                                .steps = 1,
+                                .input = {{few, 1, 0}},
+                                .step = {{PE_MAP_SIGMOID, 0, 0, 0}}};
+  pe_cpu_view a = view_new(rows, width), b = view_new(rows, few);
+  metal_buffers alone, functions, mapped;
+  view_fill(&a, rows, width), view_fill(&b, rows, few);
+  msl_forget(), msl_schedule(0), metal_run(k, &alone);
+  const pe_cpu_view in[] = {a,
+                            {.at = alone.owned[PE_SLOT_OUT], .step = k->c->out.step},
+                            metal_map_alone(k, &function, &b, &functions)};
+  metal_map_alone(k, &after.map, in, &mapped);
+  after.step[0] = (int32_t)a.step, after.step[2] = (int32_t)b.step;
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    metal_buffers joined = {0};
+    metal_put(&joined, PE_SLOT_AFTER, &after, sizeof after);
+    metal_put(&joined, first, a.at, (size_t)(rows * a.step) * 4);
+    metal_put(&joined, first + 2, b.at, (size_t)(rows * b.step) * 4);
+    msl_schedule(order), metal_run_with(k, &joined);
+    CHECK(metal_same(&joined, &mapped, PE_SLOT_OUT));
+    CHECK(metal_same(&joined, &alone, PE_SLOT_STATE));
+    metal_free(&joined);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&alone), metal_free(&functions), metal_free(&mapped);
+  view_free(&a), view_free(&b);
+}
+
+#endif
