@@ -29,6 +29,10 @@
  * in in[2] .. in[5] (a recurrence: 9 .. 12), and pe_metal_after at 30. Products of experts do their
  * sum so; a product of one more matrix, mat2 with its bias in vec[1], may be an input of the map.
  *
+ * Inputs may be parts of other values (call.part). What else a recurrence computes of its inputs is
+ * at 29: a convolution joins them (pe_concat_args), the delta rule has pe_metal_before, the vectors
+ * of its map of decays in vec[0] ...
+ *
  * Alignment: data of matrices 4 bytes, scales and biases their element; caches, the step, features
  * and scratch 16; everything else 4. */
 #ifndef PE_METAL_ARGS_H
@@ -70,6 +74,7 @@ enum pe_metal_slot {
   PE_SLOT_OUT2,
   PE_SLOT_OUT3,
   PE_SLOTS,
+  PE_SLOT_BEFORE = PE_SLOT_OUT2,
   PE_SLOT_AFTER = PE_SLOT_OUT3
 };
 
@@ -130,12 +135,19 @@ typedef struct pe_metal_mat {
   float global;                    /* nvfp4: the factor of the whole matrix */
 } pe_metal_mat;
 
+/* Where an op slice finds its values: number j at from + j / count * dim + j % count of the line
+ * that it reads. count 0: at j, the line is not sliced. */
+typedef struct pe_metal_part {
+  int32_t from, count, dim;
+} pe_metal_part;
+
 typedef struct pe_metal_call {
   int32_t rows, out_step, in_step[PE_OP_VIEWS]; /* rows: of out; steps: floats */
   uint32_t vecs, cache_step, state_step;        /* cache_step: bytes; state_step: floats */
   pe_metal_mat mat, mat2, mat3;
   int32_t out2_step, out3_step;
   pe_norm_args norm; /* of the input of a product; width 0: none */
+  pe_metal_part part[PE_OP_VIEWS];
 } pe_metal_call;
 
 /* A rope of queries and the store of keys that are turned by the same table. */
@@ -151,7 +163,16 @@ typedef struct pe_metal_after {
   int32_t product;                 /* the input that is a product; -1: none */
   int32_t function[PE_MAP_INPUTS]; /* a unary pe_map_op of an input; -1: none */
   int32_t step[PE_MAP_INPUTS];     /* floats from line to line */
+  pe_metal_part part[PE_MAP_INPUTS];
 } pe_metal_after;
+
+/* What the delta rule does to its inputs. norm: of queries and of keys, without weights; map: of
+ * decays and betas. A map has one input that is not fixed. */
+typedef struct pe_metal_before {
+  int32_t norms[2], maps[2]; /* 1: it does this; the first 16 bytes */
+  pe_norm_args norm[2];
+  pe_map_args map[2];
+} pe_metal_before;
 
 /* The head of slot 22. Fields from `token` on are word offsets from its start; -1: none. */
 typedef struct pe_metal_step {
@@ -167,9 +188,9 @@ typedef struct pe_metal_shortlist_args { /* arguments */
 } pe_metal_shortlist_args;
 
 #ifdef __METAL_VERSION__
-static_assert(sizeof(pe_metal_call) == 144 && sizeof(pe_metal_step) == 116, "sizes as in C");
+static_assert(sizeof(pe_metal_call) == 216 && sizeof(pe_metal_step) == 116, "sizes as in C");
 #else
-_Static_assert(sizeof(pe_metal_call) == 144 && sizeof(pe_metal_step) == 116, "sizes as in Metal");
+_Static_assert(sizeof(pe_metal_call) == 216 && sizeof(pe_metal_step) == 116, "sizes as in Metal");
 _Static_assert(PE_SLOT_SCRATCH == 25 && PE_SLOTS == 31, "as drawn above; Metal has 31 slots");
 #endif
 

@@ -54,8 +54,8 @@ METAL_FUNC int lanes_min(int v) {
 
 // The factor of a norm's values before their weights; all 32 lanes call this. One simdgroup sums in
 // the order of those of a norm.
-METAL_FUNC float norm_factor(constant pe_norm_args &norm, int width, device const float *x,
-                             uint lane) {
+template <typename P>
+METAL_FUNC float norm_factor(constant pe_norm_args &norm, int width, P x, uint lane) {
   const int many = (width + (int)PE_NORM_VALUES - 1) / (int)PE_NORM_VALUES;
   const int simdgroups = many > (int)PE_NORM_SIMDGROUPS ? (int)PE_NORM_SIMDGROUPS : many;
   float squares = 0.0f;
@@ -156,6 +156,32 @@ METAL_FUNC bool has_vec(constant pe_metal_call &call, uint i) {
 
 METAL_FUNC size_t line_at(int row, int step) { return (size_t)row * (size_t)step; }
 
+// Where value j of an input is in the line that it is a part of.
+METAL_FUNC size_t part_at(constant pe_metal_part &p, int j) {
+  return (size_t)(p.count == 0 ? j : p.from + j / p.count * p.dim + j % p.count);
+}
+
+// ---- joined values, see pe_concat_args ----------------------------------------------------------
+
+METAL_FUNC int concat_width(constant pe_concat_args &args) {  // of a head
+  int width = 0;
+  for (int i = 0; i < args.inputs; i++) width += args.width[i];
+  return width;
+}
+
+struct concat_place {  // one of the inputs, and a value of it
+  int input, at;
+};
+
+METAL_FUNC concat_place concat_at(constant pe_concat_args &args, int column) {
+  const int width = concat_width(args), head = column / width;
+  concat_place p;
+  p.input = 0, p.at = column % width;
+  while (p.at >= args.width[p.input]) p.at -= args.width[p.input], p.input++;
+  if (args.shared[p.input] == 0) p.at += head * args.width[p.input];
+  return p;
+}
+
 // ---- maps: chains of elementwise operations, see pe_map_args ------------------------------------
 
 METAL_FUNC float map_operand(constant pe_map_args &args, thread const float *registers, int i) {
@@ -163,8 +189,8 @@ METAL_FUNC float map_operand(constant pe_map_args &args, thread const float *reg
 }
 
 // The value of input i that a column reads.
-METAL_FUNC size_t map_column(constant pe_map_args &args, int i, int column) {
-  return (size_t)(column / max(args.input[i].repeat, 1) % args.input[i].width);
+METAL_FUNC int map_column(constant pe_map_args &args, int i, int column) {
+  return column / max(args.input[i].repeat, 1) % args.input[i].width;
 }
 
 // After the inputs are loaded.
@@ -192,7 +218,8 @@ METAL_FUNC float mapped(constant pe_metal_after &after, device const float *in0,
       registers[i] = i == after.self ? result : product;
       continue;
     }
-    const float x = in[line_at(row, after.step[i]) + map_column(after.map, i, column)];
+    const float x = in[line_at(row, after.step[i]) +
+                       part_at(after.part[i], map_column(after.map, i, column))];
     registers[i] = after.function[i] < 0 ? x : unary(after.function[i], x);
   }
   return map_result(after.map, registers);

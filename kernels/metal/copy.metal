@@ -12,17 +12,16 @@ kernel void concat(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                    device const uint *in4 [[buffer(PE_SLOT_IN4)]],
                    device const uint *in5 [[buffer(PE_SLOT_IN5)]],
                    uint2 at [[thread_position_in_grid]]) {
-  int width = 0;
-  for (int i = 0; i < args.inputs; i++) width += args.width[i];
-  if ((int)at.x >= width * args.heads) return;
-  const int head = (int)at.x / width;
-  int within = (int)at.x % width, i = 0;
-  while (within >= args.width[i]) within -= args.width[i], i++;
-  device const uint *in = i == 0 ? in0 : i == 1 ? in1 : i == 2 ? in2 : i == 3 ? in3 : i == 4 ? in4
-                                                                                            : in5;
-  const int from = (args.shared[i] != 0 ? 0 : head * args.width[i]) + within;
+  if ((int)at.x >= concat_width(args) * args.heads) return;
+  const concat_place p = concat_at(args, (int)at.x);
+  device const uint *in = p.input == 0   ? in0
+                          : p.input == 1 ? in1
+                          : p.input == 2 ? in2
+                          : p.input == 3 ? in3
+                          : p.input == 4 ? in4
+                                         : in5;
   out[line_at((int)at.y, call.out_step) + at.x] =
-      in[line_at((int)at.y, call.in_step[i]) + (size_t)from];
+      in[line_at((int)at.y, call.in_step[p.input]) + part_at(call.part[p.input], p.at)];
 }
 
 kernel void slice(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],

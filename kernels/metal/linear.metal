@@ -333,7 +333,7 @@ kernel void head_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   plain_input<R>(in, input);
   for (int r = 0; r < R; r++)
     input.x[r] = in + line_at(min((int)group.y * R + r, call.rows - 1), call.in_step[0]) +
-                 group.z * (uint)args.in;
+                 part_at(call.part[0], (int)group.z * args.in);
   product<R, C>(format_1(), call.mat,
                 matrix_at(weight_matrix{data, scales, biases}, offsets, group.z), columns, input,
                 lane % PARTS, sums);
@@ -361,7 +361,8 @@ kernel void head_transposed(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]
                             uint3 at [[thread_position_in_grid]]) {
   const uint k = at.x * 8u, width = (uint)args.out;
   if (k >= width) return;
-  device const float *x = in + line_at((int)at.y, call.in_step[0]) + at.z * (uint)args.in;
+  device const float *x = in + line_at((int)at.y, call.in_step[0]) +
+                          part_at(call.part[0], (int)at.z * args.in);
   const weight_matrix w = matrix_at(weight_matrix{data, scales, biases}, offsets, at.z);
   float sum[8];
   for (uint j = 0; j < 8u; j++) sum[j] = 0.0f;

@@ -22,7 +22,9 @@ kernel void map(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                              : i == 1 ? (fixed ? vec1 : in1)
                              : i == 2 ? (fixed ? vec2 : in2)
                                       : (fixed ? vec3 : in3);
-    registers[i] = in[(fixed ? 0 : line_at(row, call.in_step[i])) + map_column(args, i, column)];
+    const int at_column = map_column(args, i, column);
+    registers[i] = fixed ? in[at_column]
+                         : in[line_at(row, call.in_step[i]) + part_at(call.part[i], at_column)];
   }
   out[line_at(row, call.out_step) + at.x] = map_result(args, registers);
 }

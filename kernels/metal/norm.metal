@@ -33,7 +33,8 @@ kernel void norm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[PE_NORM_SIMDGROUPS];
   const uint width = (uint)args.width, by = simdgroups * 32u, at = group.x * width;
-  device const float *x = in + line_at((int)group.y, call.in_step[0]) + at;
+  device const float *x =
+      in + line_at((int)group.y, call.in_step[0]) + part_at(call.part[0], (int)at);
   device float *y = out + line_at((int)group.y, call.out_step) + at;
   const uint w = args.weights > args.width ? at : 0u;
   float mean = 0.0f, squares = 0.0f;

@@ -54,6 +54,6 @@ kernel void rope(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  uint lane [[thread_index_in_simdgroup]]) {
   const int row = (int)group.y;
   const size_t at = (size_t)(group.x * (uint)args.dim);
-  head_turn(args, in + line_at(row, call.in_step[0]) + at, weight,
+  head_turn(args, in + line_at(row, call.in_step[0]) + part_at(call.part[0], (int)at), weight,
             table + line_at(row, call.in_step[1]), out + line_at(row, call.out_step) + at, lane);
 }

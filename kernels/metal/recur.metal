@@ -35,11 +35,17 @@ METAL_FUNC void chunk_copy(device const float *lines, int step, int first, uint 
 
 // ---- conv ---------------------------------------------------------------------------------------
 
-// at.x: the channel, at.y: the segment.
+// at.x: the channel, at.y: the segment. The channels may come from several inputs.
 kernel void conv(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  constant pe_conv_args &args [[buffer(PE_SLOT_ARGS)]],
                  device float *out [[buffer(PE_SLOT_OUT)]],
-                 device const float *in [[buffer(PE_SLOT_IN0)]],
+                 device const float *in0 [[buffer(PE_SLOT_IN0)]],
+                 device const float *in1 [[buffer(PE_SLOT_IN1)]],
+                 device const float *in2 [[buffer(PE_SLOT_IN2)]],
+                 device const float *in3 [[buffer(PE_SLOT_IN3)]],
+                 device const float *in4 [[buffer(PE_SLOT_IN4)]],
+                 device const float *in5 [[buffer(PE_SLOT_IN5)]],
+                 constant pe_concat_args &from [[buffer(PE_SLOT_BEFORE)]],
                  device const float *weight [[buffer(PE_SLOT_VEC0)]],
                  device const float *bias [[buffer(PE_SLOT_VEC1)]],
                  device const float *map0 [[buffer(PE_SLOT_DATA)]],
@@ -54,10 +60,20 @@ kernel void conv(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   device const pe_segment &segment = segment_at(words, (int)at.y);
   const int before = args.taps - 1;
   device float *state = states + state_at(call, segment) + at.x * (uint)before;
+  concat_place p;
+  p.input = 0, p.at = (int)at.x;
+  if (from.inputs > 0) p = concat_at(from, (int)at.x);
+  device const float *in = p.input == 0   ? in0
+                           : p.input == 1 ? in1
+                           : p.input == 2 ? in2
+                           : p.input == 3 ? in3
+                           : p.input == 4 ? in4
+                                          : in5;
+  in += part_at(call.part[p.input], p.at);
   float past[PE_CONV_TAPS];  // the last taps inputs, oldest first
   for (int t = 0; t < before; t++) past[t] = state[t];
   for (int r = segment.first; r < segment.first + segment.count; r++) {
-    past[before] = in[line_at(r, call.in_step[0]) + at.x];
+    past[before] = in[line_at(r, call.in_step[p.input])];
     float y = 0.0f;
     for (int t = 0; t < args.taps; t++)
       y = fma(weight[at.x * (uint)args.taps + (uint)t], past[t], y);
@@ -95,6 +111,26 @@ METAL_FUNC float delta_row(threadgroup const float *q, threadgroup const float *
   return lanes_sum(y);
 }
 
+// A value of a map of which one input is a line, x, and the others are vectors.
+METAL_FUNC float value_before(constant pe_map_args &map, constant pe_metal_part &part,
+                              device const float *x, device const float *vec0,
+                              device const float *vec1, device const float *vec2,
+                              device const float *vec3, int column) {
+  float registers[PE_MAP_REGISTERS];
+  for (int i = 0; i < map.inputs; i++) {
+    device const float *vec = i == 0 ? vec0 : i == 1 ? vec1 : i == 2 ? vec2 : vec3;
+    const int at = map_column(map, i, column);
+    registers[i] = map.input[i].fixed != 0 ? vec[at] : x[part_at(part, at)];
+  }
+  return map_result(map, registers);
+}
+
+// Normalizes a line of a chunk: each lane has its own values. See norm.metal.
+METAL_FUNC void norm_before(constant pe_norm_args &norm, threadgroup float *x, uint n, uint lane) {
+  const float factor = norm_factor(norm, (int)n, (threadgroup const float *)x, lane);
+  for (uint i = lane; i < n; i += 32u) x[i] = x[i] * factor * norm.scale;
+}
+
 // group.x: rows of the state, group.y: the head, group.z: the segment.
 kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   constant pe_delta_args &args [[buffer(PE_SLOT_ARGS)]],
@@ -104,6 +140,11 @@ kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   device const float *values [[buffer(PE_SLOT_IN2)]],
                   device const float *decays [[buffer(PE_SLOT_IN3)]],
                   device const float *betas [[buffer(PE_SLOT_IN4)]],
+                  constant pe_metal_before &before [[buffer(PE_SLOT_BEFORE)]],
+                  device const float *vec0 [[buffer(PE_SLOT_VEC0)]],
+                  device const float *vec1 [[buffer(PE_SLOT_VEC1)]],
+                  device const float *vec2 [[buffer(PE_SLOT_VEC2)]],
+                  device const float *vec3 [[buffer(PE_SLOT_VEC3)]],
                   device float *states [[buffer(PE_SLOT_STATE)]],
                   device const int *words [[buffer(PE_SLOT_STEP)]],
                   uint3 group [[threadgroup_position_in_grid]],
@@ -128,16 +169,36 @@ kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   for (int first = segment.first; first < end; first += PE_STATE_CHUNK) {
     const uint rows = (uint)min((int)PE_STATE_CHUNK, end - first);
     threadgroup_barrier(mem_flags::mem_threadgroup);  // the chunk before has been read
-    chunk_copy(queries + key_head, call.in_step[0], first, rows, n, thread_index, threads, chunk_q);
-    chunk_copy(keys + key_head, call.in_step[1], first, rows, n, thread_index, threads, chunk_k);
-    chunk_copy(decays + head * factors, call.in_step[3], first, rows, factors, thread_index,
-               threads, chunk_decay);
+    chunk_copy(queries + part_at(call.part[0], (int)key_head), call.in_step[0], first, rows, n,
+               thread_index, threads, chunk_q);
+    chunk_copy(keys + part_at(call.part[1], (int)key_head), call.in_step[1], first, rows, n,
+               thread_index, threads, chunk_k);
+    for (uint i = thread_index; i < rows * factors; i += threads) {
+      device const float *x = decays + line_at(first + (int)(i / factors), call.in_step[3]);
+      const int column = (int)(head * factors + i % factors);
+      chunk_decay[i] = before.maps[0] != 0 ? value_before(before.map[0], call.part[3], x, vec0,
+                                                          vec1, vec2, vec3, column)
+                                           : x[part_at(call.part[3], column)];
+    }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (before.norms[0] != 0 || before.norms[1] != 0) {
+      for (uint i = simdgroup; i < 2u * rows; i += simdgroups) {
+        threadgroup float *x = (i < rows ? chunk_q : chunk_k) + i % rows * n;
+        if (before.norms[i / rows] != 0) norm_before(before.norm[i / rows], x, n, lane);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
     for (uint i = 0; i < rows && active; i++) {
       const int r = first + (int)i;
+      device const float *b = betas + line_at(r, call.in_step[4]);
+      const float beta = before.maps[1] != 0
+                             ? value_before(before.map[1], call.part[4], b, vec0, vec1, vec2, vec3,
+                                            (int)head)
+                             : b[part_at(call.part[4], (int)head)];
+      const float value =
+          values[line_at(r, call.in_step[2]) + part_at(call.part[2], (int)row)];
       const float y = delta_row(chunk_q + i * n, chunk_k + i * n, chunk_decay + i * factors,
-                                channel, n, values[line_at(r, call.in_step[2]) + row],
-                                betas[line_at(r, call.in_step[4]) + head], lane, s);
+                                channel, n, value, beta, lane, s);
       if (lane == 0u) out[line_at(r, call.out_step) + row] = y;
     }
   }

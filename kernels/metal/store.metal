@@ -159,8 +159,8 @@ kernel void rope_store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   from.table = table + line_at(row, call.in_step[2]);
   if (group.x < heads) {
     const size_t at = (size_t)(group.x * (uint)args.rope.dim);
-    head_turn(args.rope, queries + line_at(row, call.in_step[3]) + at, query_weight, from.table,
-              out + line_at(row, call.out_step) + at, lane);
+    head_turn(args.rope, queries + line_at(row, call.in_step[3]) + part_at(call.part[3], (int)at),
+              query_weight, from.table, out + line_at(row, call.out_step) + at, lane);
   } else {
     store_head(call, args.store, from, weight, keys, values, words, row, group.x - heads, room,
                lane);

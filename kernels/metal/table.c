@@ -26,6 +26,8 @@ static void values_grid(job_of *j, int64_t width, pe_metal_grid *g) {
 #define SLOT(name) (1u << PE_SLOT_##name)
 enum {
   CALL = SLOT(CALL) | SLOT(ARGS),
+  INPUTS = SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) | SLOT(IN5),
+  VECS = SLOT(VEC0) | SLOT(VEC1) | SLOT(VEC2) | SLOT(VEC3),
   AFTER = SLOT(IN2) | SLOT(IN3) | SLOT(IN4) | SLOT(IN5) | SLOT(AFTER),
   RECUR_AFTER = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES) | SLOT(DATA2) | SLOT(AFTER),
   MAT = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES),
@@ -405,9 +407,7 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                          SLOT(OUT), deepstack_grid, NULL},
     [PE_OP_NORM] = {"norm", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1) | AFTER, 0,
                     SLOT(OUT), norm_grid, NULL},
-    [PE_OP_MAP] = {"map",
-                   CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
-                       SLOT(VEC1) | SLOT(VEC2) | SLOT(VEC3),
+    [PE_OP_MAP] = {"map", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | VECS,
                    0, SLOT(OUT), map_grid, NULL},
     [PE_OP_ROPE_TABLE] = {"rope_table", CALL | SLOT(OUT) | SLOT(VEC0) | SLOT(VEC1) | SLOT(STEP), 0,
                           SLOT(OUT), table_grid, NULL},
@@ -418,21 +418,18 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
     [PE_OP_EXPERT_SUM] = {"expert_sum", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1), 0, SLOT(OUT),
                           sum_grid, NULL},
     [PE_OP_CONV] = {"conv",
-                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1) | RECUR_AFTER |
-                        SLOT(STATE) | SLOT(STEP),
+                    CALL | SLOT(OUT) | INPUTS | SLOT(BEFORE) | SLOT(VEC0) | SLOT(VEC1) |
+                        RECUR_AFTER | SLOT(STATE) | SLOT(STEP),
                     0, SLOT(OUT) | SLOT(STATE), conv_grid, NULL},
     [PE_OP_DELTA] = {"delta",
                      CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
-                         SLOT(STATE) | SLOT(STEP),
+                         SLOT(BEFORE) | VECS | SLOT(STATE) | SLOT(STEP),
                      0, SLOT(OUT) | SLOT(STATE), delta_grid, NULL},
     [PE_OP_SSM] = {"ssm",
                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
                        SLOT(VEC1) | SLOT(VEC2) | RECUR_AFTER | SLOT(STATE) | SLOT(STEP),
                    0, SLOT(OUT) | SLOT(STATE), ssm_grid, NULL},
-    [PE_OP_CONCAT] = {"concat",
-                      CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
-                          SLOT(IN5),
-                      0, SLOT(OUT), concat_grid, NULL},
+    [PE_OP_CONCAT] = {"concat", CALL | SLOT(OUT) | INPUTS, 0, SLOT(OUT), concat_grid, NULL},
     [PE_OP_SLICE] = {"slice", CALL | SLOT(OUT) | SLOT(IN0), 0, SLOT(OUT), slice_grid, NULL},
     [PE_OP_OUTPUT] = {"output", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP), 0, SLOT(OUT),
                       output_grid, NULL},

@@ -303,6 +303,8 @@ static void bind(const encoding *e, const pe_metal_dispatch *d) {
       pe_commands_bytes(c, slot, &d->call, sizeof d->call);
     } else if (slot == PE_SLOT_ARGS) {
       pe_commands_bytes(c, slot, &d->args, sizeof d->args);
+    } else if (slot == PE_SLOT_BEFORE && !d->job.joined) {
+      pe_commands_bytes(c, slot, &d->before, sizeof d->before);
     } else if (slot == PE_SLOT_AFTER && !d->job.joined) {
       pe_commands_bytes(c, slot, &d->after, sizeof d->after);
     } else {

@@ -15,6 +15,11 @@ static const pe_instr *instr_of(const setting *s, int32_t code) {
   return s->walk->units->program->code[code].instr;
 }
 
+static pe_metal_part part_of(const pe_instr *slice) {
+  const pe_slice_args *a = &slice->args.slice;
+  return (pe_metal_part){a->from, a->count, a->dim};
+}
+
 /* ---- an instruction alone -------------------------------------------------------------------- */
 
 static pe_metal_mat mat_of(const pe_quant_matrix *m) {
@@ -47,6 +52,18 @@ static void set_alone(const pe_metal_walk *w, const pe_instr *x, pe_metal_dispat
   for (int slot = 0; slot < PE_SLOTS; slot++) d->bound[slot] = (pe_metal_bound){x, slot};
 }
 
+/* Input `slot` of the dispatch is input i of a code, maybe a part of another value. */
+static void bind_input(const setting *s, int slot, int32_t code, int i) {
+  pe_metal_dispatch *d = s->d;
+  const int32_t from = s->order->pulled[code][i];
+  const bool sliced = from >= 0 && instr_of(s, from)->op == PE_OP_SLICE;
+  const pe_instr *x = instr_of(s, sliced ? from : code);
+  const int own = sliced ? 0 : i;
+  d->bound[PE_SLOT_IN0 + slot] = (pe_metal_bound){x, PE_SLOT_IN0 + own};
+  d->call.in_step[slot] = x->in[own].step;
+  d->call.part[slot] = sliced ? part_of(x) : (pe_metal_part){0};
+}
+
 /* ---- joined ---------------------------------------------------------------------------------- */
 
 static void bind_mat(pe_metal_dispatch *d, int slot, const pe_instr *x) {
@@ -72,25 +89,58 @@ static void join_products(pe_metal_dispatch *d) {
 }
 
 /* The dispatch is the store's. */
-static void join_rope(pe_metal_dispatch *d) {
+static void join_rope(const setting *s) {
+  pe_metal_dispatch *d = s->d;
   const pe_instr *rope = d->instr[0];
   d->args.rope_store.rope = rope->args.rope, d->job.rope = &d->args.rope_store.rope;
-  d->call.out_step = rope->out.step, d->call.in_step[3] = rope->in[0].step;
+  d->call.out_step = rope->out.step;
   d->bound[PE_SLOT_OUT] = (pe_metal_bound){rope, PE_SLOT_OUT};
-  d->bound[PE_SLOT_IN3] = (pe_metal_bound){rope, PE_SLOT_IN0};
+  bind_input(s, 3, d->unit->code[0], 0);
   d->bound[PE_SLOT_VEC1] = (pe_metal_bound){rope, PE_SLOT_VEC0};
 }
 
 /* ---- pulled ---------------------------------------------------------------------------------- */
 
-static void pull_norm(const setting *s, int32_t code) {
-  pe_metal_dispatch *d = s->d;
-  const int32_t from = s->order->pulled[code][0];
-  if (from < 0 || instr_of(s, from)->op != PE_OP_NORM) return;
+/* The norm of the input of a product. */
+static void pull_norm(const setting *s, int32_t from) {
   const pe_instr *norm = instr_of(s, from);
-  d->call.norm = norm->args.norm, d->call.in_step[0] = norm->in[0].step;
-  d->bound[PE_SLOT_IN0] = (pe_metal_bound){norm, PE_SLOT_IN0};
-  d->bound[PE_SLOT_VEC3] = (pe_metal_bound){norm, PE_SLOT_VEC0};
+  s->d->call.norm = norm->args.norm, s->d->call.in_step[0] = norm->in[0].step;
+  s->d->bound[PE_SLOT_IN0] = (pe_metal_bound){norm, PE_SLOT_IN0};
+  s->d->bound[PE_SLOT_VEC3] = (pe_metal_bound){norm, PE_SLOT_VEC0};
+}
+
+/* Input i of a delta rule. */
+static void pull_before(const setting *s, int i, int32_t from) {
+  const pe_instr *x = instr_of(s, from);
+  pe_metal_before *b = &s->d->before.delta;
+  if (x->op == PE_OP_NORM) {
+    b->norms[i] = 1, b->norm[i] = x->args.norm;
+    bind_input(s, i, from, 0);
+    return;
+  }
+  b->maps[i - 3] = 1, b->map[i - 3] = x->args.map;
+  for (int k = 0; k < x->args.map.inputs; k++) {
+    if (!x->args.map.input[k].fixed) bind_input(s, i, from, k);
+    if (i == 3) s->d->bound[PE_SLOT_VEC0 + k] = (pe_metal_bound){x, PE_SLOT_VEC0 + k};
+  }
+}
+
+/* What the instruction that has the kernel pulls. */
+static void pull_inputs(const setting *s, int32_t code) {
+  for (int i = 0; i < PE_NODE_INPUTS; i++) {
+    const int32_t from = s->order->pulled[code][i];
+    const pe_op op = from < 0 ? PE_OP_COUNT : instr_of(s, from)->op;
+    if (op == PE_OP_SLICE) {
+      bind_input(s, i, code, i);
+    } else if (op == PE_OP_CONCAT) {
+      s->d->before.concat = instr_of(s, from)->args.concat;
+      for (int k = 0; k < s->d->before.concat.inputs; k++) bind_input(s, k, from, k);
+    } else if (from >= 0 && s->d->job.op == PE_OP_DELTA) {
+      pull_before(s, i, from);
+    } else if (op == PE_OP_NORM) {
+      pull_norm(s, from);
+    }
+  }
 }
 
 /* A product whose result is an input of the map. */
@@ -117,6 +167,7 @@ static void pull_map(const setting *s, int32_t code) {
     const pe_instr *y = from < 0 ? NULL : instr_of(s, from);
     a->function[i] = y && y->op == PE_OP_MAP ? y->args.map.step[0].op : -1;
     if (y && y->op == PE_OP_LINEAR && i != a->self) a->product = i, pull_product(s->d, y);
+    if (y && y->op == PE_OP_SLICE) a->part[i] = part_of(y);
     a->step[i] = y ? y->in[0].step : x->in[i].step;
     s->d->bound[first + i] = (pe_metal_bound){y ? y : x, y ? PE_SLOT_IN0 : PE_SLOT_IN0 + i};
   }
@@ -138,9 +189,9 @@ void pe_metal_dispatch_set(const pe_metal_walk *w, const pe_metal_order *o, int3
   out->call.out_step = instr_of(&s, code)->out.step;
   out->bound[PE_SLOT_OUT].instr = instr_of(&s, code);
   if (self >= 0) pull_map(&s, code);
-  pull_norm(&s, main);
+  pull_inputs(&s, main);
   if (has_rope)
-    join_rope(out);
+    join_rope(&s);
   else if (u->count > 1)
     join_products(out);
 }

@@ -47,11 +47,15 @@ static bool has_fixed(const pe_map_args *a) {
   return false;
 }
 
-/* Products of one input are joined instead. */
-static bool has_sibling(const pe_metal_maker *m, int32_t code) {
-  for (int32_t i = code - PE_METAL_AHEAD; i <= code + PE_METAL_AHEAD; i++)
-    if (i >= 0 && i != code && i < m->program->count && pe_metal_are_siblings(m, code, i))
-      return true;
+/* Is there a sibling before (by -1) or after (by 1) a code? */
+static bool has_sibling(const pe_metal_maker *m, int32_t code, int by) {
+  const pe_place *in = &instr_of(m, code)->in[0];
+  for (int32_t i = code + by, k = 0; i >= 0 && i < m->program->count && k < PE_METAL_AHEAD;
+       i += by) {
+    if (pe_metal_are_siblings(m, code, i)) return true;
+    if (pe_metal_code_writes(m, i, in)) return false;
+    k++;
+  }
   return false;
 }
 
@@ -62,7 +66,8 @@ static bool can_map(const pe_metal_maker *m, int32_t code) {
   case PE_OP_ATTENTION:
   case PE_OP_CONV:
   case PE_OP_SSM: return true;
-  case PE_OP_LINEAR: return !has_sibling(m, code);
+  case PE_OP_LINEAR: /* siblings are joined instead */
+    return !has_sibling(m, code, -1) && !has_sibling(m, code, 1);
   case PE_OP_EXPERT_SUM: return m->order->pulled[code][0] >= 0;
   default: return false;
   }
@@ -105,6 +110,29 @@ static bool map_takes(const pe_metal_maker *m, int32_t map, int i, int32_t code)
   return !self_of(m, map) && x->out.step == a->width && can_map(m, code);
 }
 
+/* ---- slices ---------------------------------------------------------------------------------- */
+
+/* Values of input i that lie next to each other wherever a kernel reads several at once; 0: it
+ * takes no parts. */
+static int32_t together(const pe_instr *y, int i) {
+  const pe_op_args *a = &y->args;
+  switch (y->op) {
+  case PE_OP_MAP: return !a->map.input[i].fixed;
+  case PE_OP_CONCAT: return 1;
+  case PE_OP_CONV: return i == 0;
+  case PE_OP_NORM: return a->norm.width;
+  case PE_OP_ROPE: return i == 0 ? a->rope.dim : 0;
+  case PE_OP_HEAD_LINEAR: return a->head.in;
+  case PE_OP_DELTA: return i < 2 ? a->delta.key : 1;
+  default: return 0;
+  }
+}
+
+static bool takes_slice(const pe_instr *y, int i, const pe_instr *x) {
+  const int32_t n = together(y, i);
+  return n > 0 && x->args.slice.count % n == 0;
+}
+
 /* ---- into others ----------------------------------------------------------------------------- */
 
 static bool takes_experts(const pe_instr *y, int i, const pe_instr *x) {
@@ -112,12 +140,29 @@ static bool takes_experts(const pe_instr *y, int i, const pe_instr *x) {
          pe_program_same(&y->in[1], &x->in[1]);
 }
 
+/* Queries and keys are normalized, decays and betas mapped by the delta rule itself. */
+static bool delta_takes(const pe_metal_maker *m, const pe_delta_args *d, int i, int32_t code) {
+  const pe_instr *x = instr_of(m, code);
+  const pe_norm_args *norm = &x->args.norm;
+  const pe_map_args *map = &x->args.map;
+  int lines = 0;
+  if (x->op == PE_OP_NORM)
+    return i < 2 && !norm->layer && !norm->weights && norm->width == d->key &&
+           norm->count == d->key_heads && pulls_nothing(m, code);
+  if (x->op != PE_OP_MAP || i < 3 || self_of(m, code)) return false;
+  for (int k = 0; k < map->inputs; k++) lines += !map->input[k].fixed;
+  return lines == 1 && (i == 3 || !has_fixed(map));
+}
+
 /* Can `reader` compute `code`, which is its input i? */
 static bool takes(const pe_metal_maker *m, int32_t reader, int i, int32_t code) {
   const pe_instr *x = instr_of(m, code), *y = instr_of(m, reader);
   if (x->rows != y->rows || !pe_program_same(&y->in[i], &x->out)) return false;
   const bool few = m->level == PE_METAL_NORMS;
+  if (x->op == PE_OP_SLICE) return takes_slice(y, i, x);
   if (y->op == PE_OP_MAP) return map_takes(m, reader, i, code);
+  if (y->op == PE_OP_DELTA) return delta_takes(m, &y->args.delta, i, code);
+  if (x->op == PE_OP_CONCAT) return y->op == PE_OP_CONV;
   if (x->op == PE_OP_NORM && i == 0) return few && takes_norm(y, x);
   if (x->op == PE_OP_EXPERT_LINEAR && y->op == PE_OP_EXPERT_SUM)
     return few && takes_experts(y, i, x);
@@ -134,7 +179,9 @@ static bool is_result(const pe_plan *plan, const pe_place *place) {
 }
 
 /* May only one reader compute it? Others are cheap, or no reader sees what another computes. */
-static bool is_single(pe_op op) { return op != PE_OP_NORM && op != PE_OP_SLICE; }
+static bool is_single(pe_op op) {
+  return op != PE_OP_NORM && op != PE_OP_SLICE && op != PE_OP_CONCAT;
+}
 
 static bool takes_all(const pe_metal_maker *m, int32_t reader, int32_t code) {
   const pe_instr *y = instr_of(m, reader);

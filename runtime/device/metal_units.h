@@ -13,6 +13,9 @@
  *     norm                     products normalize what they read
  *     a map                    the kernel of what it maps (a product, attention, a norm, a
  *                              recurrence) does it before it stores
+ *     a slice                  is read where it is, with the distance of its heads
+ *     inputs of a recurrence   a convolution joins them, a delta net normalizes queries and keys
+ *                              and maps decays and betas
  *     experts' products        their sum, or the map of it, adds a column of all experts; a shared
  *                              expert is one more product of this map
  *

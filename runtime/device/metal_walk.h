@@ -41,6 +41,10 @@ typedef struct pe_metal_dispatch {
     pe_op_args op;
     pe_rope_store_args rope_store;
   } args;
+  union {
+    pe_metal_before delta;
+    pe_concat_args concat;
+  } before;
   pe_metal_after after;
   const pe_metal_order *order;
   const pe_metal_unit *unit;

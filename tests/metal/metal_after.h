@@ -31,7 +31,7 @@ static inline pe_cpu_view metal_map_alone(const metal_case *k, const pe_map_args
   return out;
 }
 
-/* The inputs of the map are in the slots from `first` on. */
+/* The inputs of the map are in the slots from `first` on; b is the middle of a wider line. */
 static inline void metal_check_after(const metal_case *k, int first) {
   const int32_t rows = k->c->rows, width = (int32_t)k->width;
   pe_metal_after after = metal_after_of(width);
@@ -41,20 +41,23 @@ static inline void metal_check_after(const metal_case *k, int first) {
                                 .steps = 1,
                                 .input = {{few, 1, 0}},
                                 .step = {{PE_MAP_SIGMOID, 0, 0, 0}}};
-  pe_cpu_view a = view_new(rows, width), b = view_new(rows, few);
+  pe_cpu_view a = view_new(rows, width), b = view_new(rows, few), wide = view_new(rows, few + 5);
   metal_buffers alone, functions, mapped;
-  view_fill(&a, rows, width), view_fill(&b, rows, few);
+  view_fill(&a, rows, width), view_fill(&b, rows, few), view_fill(&wide, rows, few + 5);
+  for (int32_t r = 0; r < rows; r++)
+    memcpy(wide.at + r * wide.step + 3, b.at + r * b.step, (size_t)few * 4);
   msl_forget(), msl_schedule(0), metal_run(k, &alone);
   const pe_cpu_view in[] = {a,
                             {.at = alone.owned[PE_SLOT_OUT], .step = k->c->out.step},
                             metal_map_alone(k, &function, &b, &functions)};
   metal_map_alone(k, &after.map, in, &mapped);
-  after.step[0] = (int32_t)a.step, after.step[2] = (int32_t)b.step;
+  after.step[0] = (int32_t)a.step, after.step[2] = (int32_t)wide.step;
+  after.part[2] = (pe_metal_part){3, few, few + 5};
   for (int order = 0; order < MSL_SCHEDULES; order++) {
     metal_buffers joined = {0};
     metal_put(&joined, PE_SLOT_AFTER, &after, sizeof after);
     metal_put(&joined, first, a.at, (size_t)(rows * a.step) * 4);
-    metal_put(&joined, first + 2, b.at, (size_t)(rows * b.step) * 4);
+    metal_put(&joined, first + 2, wide.at, (size_t)(rows * wide.step) * 4);
     msl_schedule(order), metal_run_with(k, &joined);
     CHECK(metal_same(&joined, &mapped, PE_SLOT_OUT));
     CHECK(metal_same(&joined, &alone, PE_SLOT_STATE));
@@ -62,7 +65,7 @@ static inline void metal_check_after(const metal_case *k, int first) {
   }
   CHECK_INT(msl_faults(), 0);
   metal_free(&alone), metal_free(&functions), metal_free(&mapped);
-  view_free(&a), view_free(&b);
+  view_free(&a), view_free(&b), view_free(&wide);
 }
 
 #endif

@@ -18,6 +18,7 @@ typedef struct metal_case {
   int64_t mats;            /* of experts and heads: how many matrices */
   int64_t cache_bytes[2], state_floats;
   const pe_metal_tiles *tiles; /* NULL: the defaults */
+  pe_metal_part part[PE_OP_VIEWS];
 } metal_case;
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -171,6 +172,7 @@ static inline pe_metal_call metal_call_of(const metal_case *k) {
   for (int i = 0; i < PE_OP_VECS; i++) m.vecs |= c->vec[i] ? 1u << i : 0;
   m.cache_step = (uint32_t)c->cache_step, m.state_step = (uint32_t)c->state_step;
   m.mat = metal_mat(c->mat), m.mat2 = metal_mat(c->mat2);
+  memcpy(m.part, k->part, sizeof m.part);
   return m;
 }
 
@@ -317,6 +319,30 @@ static inline void metal_check(const metal_case *k, double tolerance) {
   metal_buffers b;
   metal_check_into(k, tolerance, &b);
   metal_free(&b);
+}
+
+/* Input i as a part of a wider line, `count` values of each head of it: the same bits. */
+static inline void metal_check_part(const metal_case *k, int i, int32_t heads, int32_t count) {
+  pe_cpu_call c = *k->c;
+  metal_case other = *k;
+  metal_buffers whole, b;
+  const pe_metal_part part = {2, count, count + 3};
+  const int32_t rows = c.step->rows > c.rows ? c.step->rows : c.rows;
+  pe_cpu_view wide = view_new(rows, heads * part.dim);
+  view_fill(&wide, rows, heads * part.dim);
+  for (int32_t r = 0; r < rows; r++)
+    for (int32_t j = 0; j < heads * count; j++)
+      wide.at[r * wide.step + part.from + j / count * part.dim + j % count] =
+          c.in[i].at[r * c.in[i].step + j];
+  msl_forget(), msl_schedule(0), metal_run(k, &whole);
+  c.in[i] = wide, other.c = &c, other.part[i] = part;
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    msl_schedule(order), metal_run(&other, &b);
+    CHECK(metal_same(&whole, &b, PE_SLOT_OUT) && metal_same(&whole, &b, PE_SLOT_STATE));
+    metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&whole), view_free(&wide);
 }
 
 /* The out of a case with these tiles has the same bits as *b. */

@@ -81,6 +81,12 @@ MUTANTS = [
     ("a map after a recurrence reads its inputs", DISPATCH,
      "return op == PE_OP_SSM || op == PE_OP_CONV ? PE_SLOT_DATA : PE_SLOT_IN2;",
      "return PE_SLOT_IN2;"),
+    ("a part without its place", DISPATCH, "return (pe_metal_part){a->from, a->count, a->dim};",
+     "return (pe_metal_part){0, a->count, a->dim};"),
+    ("a part of a map's input forgotten", DISPATCH,
+     "if (y && y->op == PE_OP_SLICE) a->part[i] = part_of(y);", ""),
+    ("vectors of the decay forgotten", DISPATCH,
+     "if (i == 3) s->d->bound[PE_SLOT_VEC0 + k] = (pe_metal_bound){x, PE_SLOT_VEC0 + k};", ""),
     ("a map without its function", DISPATCH, "? y->args.map.step[0].op : -1;", "? -1 : -1;"),
     ("memory that was given to others is read", PULL, "if (!there || changes || !takes_all",
      "if (changes || !takes_all"),
@@ -134,7 +140,7 @@ MUTANTS = [
     ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv[g]);", "(void)g;"),
 ]
 MODELS = ["llama-mlx4", "qwen3_moe", "qwen3_5-mlx4", "gpt_oss-mxfp4", "phi3-longrope",
-          "granitemoehybrid"]
+          "granitemoehybrid", "qwen3_next"]
 
 
 def sh(command, **more):

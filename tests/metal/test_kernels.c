@@ -243,6 +243,7 @@ static void test_heads(void) {
     metal_buffers b;
     metal_check_into(&k, slack(in), &b);
     check_every_tile(&k, &b);
+    metal_check_part(&k, 0, HEADS, in);
     metal_free(&b), view_free(&c.in[0]), view_free(&c.out);
     for (int h = 0; h < HEADS; h++) metal_matrix_free(&m[h]);
   }
@@ -300,11 +301,12 @@ static void check_norm(pe_norm_args a, bool bias, bool in_place) {
   if (a.weights) c.vec[0] = w;
   if (bias) c.vec[1] = w + width;
   c.args.norm = a;
-  metal_check(&(metal_case){.op = PE_OP_NORM,
-                            .c = &c,
-                            .width = width,
-                            .vec = {a.weights, a.weights ? a.weights : a.width}},
-              3e-5);
+  const metal_case k = {.op = PE_OP_NORM,
+                        .c = &c,
+                        .width = width,
+                        .vec = {a.weights, a.weights ? a.weights : a.width}};
+  metal_check(&k, 3e-5);
+  if (!in_place) metal_check_part(&k, 0, a.count, a.width);
   if (!in_place) view_free(&c.in[0]);
   view_free(&c.out), free(w);
 }
@@ -343,8 +345,9 @@ static void test_map(void) {
                                {positive ? PE_MAP_ADD : PE_MAP_SUB, 4, pe_map_constant(1), 6},
                                {op, positive ? 6 : 4, 1, 5},
                                {PE_MAP_ADD, 5, 2, 5}}};
-    metal_check(&(metal_case){.op = PE_OP_MAP, .c = &c, .width = WIDTH, .vec = {0, 0, WIDTH}},
-                2e-6);
+    const metal_case k = {.op = PE_OP_MAP, .c = &c, .width = WIDTH, .vec = {0, 0, WIDTH}};
+    metal_check(&k, 2e-6);
+    metal_check_part(&k, 0, 6, 25), metal_check_part(&k, 1, 6, 5);
     view_free(&c.in[0]), view_free(&c.in[1]), view_free(&c.out);
   }
 }
@@ -390,7 +393,9 @@ static void test_rope(void) {
       c.args.rope.norm = (pe_norm_args){DIM, 1, i & 1 ? DIM : 0, 1e-6f, 1, 0.5f, i & 2, 0};
       c.vec[0] = i & 1 ? weight : NULL;
     }
-    metal_check(&(metal_case){.op = PE_OP_ROPE, .c = &c, .width = HEADS * DIM, .vec = {DIM}}, 1e-5);
+    const metal_case k = {.op = PE_OP_ROPE, .c = &c, .width = HEADS * DIM, .vec = {DIM}};
+    metal_check(&k, 1e-5);
+    if (!(i & 4)) metal_check_part(&k, 0, HEADS, DIM);
     if (!(i & 4)) view_free(&c.in[0]);
     view_free(&c.in[1]), view_free(&c.out);
   }
@@ -400,7 +405,10 @@ static void test_copies(void) {
   pe_cpu_call c = call_of(ROWS, 3 * (7 + 4 + 9));
   for (int i = 0; i < 3; i++) c.in[i] = view_new(ROWS, 30), view_fill(&c.in[i], ROWS, 30);
   c.args.concat = (pe_concat_args){3, 3, {7, 4, 9}, {0, 1, 0}};
-  metal_check(&(metal_case){.op = PE_OP_CONCAT, .c = &c, .width = 60}, 0);
+  const metal_case joined = {.op = PE_OP_CONCAT, .c = &c, .width = 60};
+  metal_check(&joined, 0);
+  metal_check_part(&joined, 0, 3, 7), metal_check_part(&joined, 1, 2, 2);
+  metal_check_part(&joined, 2, 9, 3);
   c.args.slice = (pe_slice_args){3, 10, 4, 5};
   metal_check(&(metal_case){.op = PE_OP_SLICE, .c = &c, .width = 15}, 0);
   c.rows = 4, c.args.output = (pe_output_args){30};

@@ -1,6 +1,7 @@
 /* test_memory.c - Metal's kernels with memory against the CPU's exact ones: store, attention, conv,
  * delta, ssm. Prompts may be cut anywhere, and rows may come alone: the bits stay. */
 #include "metal_after.h"
+#include "metal_before.h"
 #include "metal_main.h"
 #include "metal_run.h"
 
@@ -419,6 +420,19 @@ static void check_split(const state_case *s, float *const *vec, const float *bef
   metal_free(&whole), state_free(&c), free(state);
 }
 
+/* With what stands around it in the same dispatch. */
+static void check_pulled(const state_case *s, const metal_case *k) {
+  const pe_delta_args *d = &s->args.delta;
+  if (s->op != PE_OP_DELTA) metal_check_after(k, PE_SLOT_DATA);
+  if (s->op == PE_OP_CONV) metal_check_conv_before(k), metal_check_part(k, 0, 10, 15);
+  if (s->op != PE_OP_DELTA) return;
+  static const unsigned which[] = {1, 2, 4, 8, 15};
+  for (int i = 0; i < 5; i++) metal_check_delta_before(k, which[i]);
+  metal_check_part(k, 0, d->key_heads, d->key), metal_check_part(k, 1, d->key_heads, d->key);
+  metal_check_part(k, 2, d->value, d->heads), metal_check_part(k, 4, 2, d->heads / 2);
+  metal_check_part(k, 3, d->heads, d->channel ? d->key : 1);
+}
+
 static void check_state(const state_case *s, double tolerance) {
   static world w;
   static const int32_t past[] = {9, 0, 4}, count[] = {1, 6, 11};
@@ -438,7 +452,7 @@ static void check_state(const state_case *s, double tolerance) {
   metal_check_into(&k, tolerance, &b);
   metal_compare("state", (const float *)b.owned[PE_SLOT_STATE], state, floats, tolerance);
   check_split(s, vec, before);
-  if (s->op != PE_OP_DELTA) metal_check_after(&k, PE_SLOT_DATA);
+  check_pulled(s, &k);
   CHECK_INT(msl_faults(), 0);
   metal_free(&b), state_free(&c), free(state), free(before);
   for (int i = 0; i < 3; i++) free(vec[i]);
