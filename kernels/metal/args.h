@@ -22,7 +22,9 @@
  *
  *     26 .. 28 mat3                          29, 30    their results
  *
- * and vec[2]. A product that normalizes its input has the weight of the norm in vec[3]. A rope with
+ * and vec[2]; a fourth, without a bias, has mat4 in 19 .. 21 and its result in 23. Beside the gate
+ * and up projections of experts those of a shared expert are mat3 and mat4, their result in 29. A
+ * product that normalizes its input has the weight of the norm in vec[3]. A rope with
  * a store has the store's operands, and its own in in[3] and vec[1].
  *
  * A kernel may do a map before it stores: then it has the result of the map, the inputs of the map
@@ -74,12 +76,14 @@ enum pe_metal_slot {
   PE_SLOT_OUT2,
   PE_SLOT_OUT3,
   PE_SLOTS,
+  PE_SLOT_DATA4 = PE_SLOT_KEYS,
+  PE_SLOT_OUT4 = PE_SLOT_FEATURES,
   PE_SLOT_BEFORE = PE_SLOT_OUT2,
   PE_SLOT_AFTER = PE_SLOT_OUT3
 };
 
-/* Function constants, all uint. The layout of mat, then of mat2 and mat3 (equal to that of mat in
- * ops without one). GATE: the activation of gated ops. KV: pe_kv_type. NORM: 1 if a product
+/* Function constants, all uint. The layout of mat, then of mat2, mat3 and mat4 (equal to that of
+ * mat in ops without one). GATE: the activation of gated ops. KV: pe_kv_type. NORM: 1 if a product
  * normalizes its input. */
 enum pe_metal_constant {
   PE_CONSTANT_KIND, /* pe_quant_kind */
@@ -94,6 +98,10 @@ enum pe_metal_constant {
   PE_CONSTANT_BITS3,
   PE_CONSTANT_GROUP3,
   PE_CONSTANT_DTYPE3,
+  PE_CONSTANT_KIND4,
+  PE_CONSTANT_BITS4,
+  PE_CONSTANT_GROUP4,
+  PE_CONSTANT_DTYPE4,
   PE_CONSTANT_GATE,
   PE_CONSTANT_KV,
   PE_CONSTANT_NORM,
@@ -135,8 +143,8 @@ typedef struct pe_metal_mat {
   float global;                    /* nvfp4: the factor of the whole matrix */
 } pe_metal_mat;
 
-/* Where an op slice finds its values: number j at from + j / count * dim + j % count of the line
- * that it reads. count 0: at j, the line is not sliced. */
+/* Where an op slice finds its values, or concat puts them: number j at from + j / count * dim + j %
+ * count of the line. count 0: at j, the line is not sliced. */
 typedef struct pe_metal_part {
   int32_t from, count, dim;
 } pe_metal_part;
@@ -144,10 +152,10 @@ typedef struct pe_metal_part {
 typedef struct pe_metal_call {
   int32_t rows, out_step, in_step[PE_OP_VIEWS]; /* rows: of out; steps: floats */
   uint32_t vecs, cache_step, state_step;        /* cache_step: bytes; state_step: floats */
-  pe_metal_mat mat, mat2, mat3;
-  int32_t out2_step, out3_step;
-  pe_norm_args norm; /* of the input of a product; width 0: none */
-  pe_metal_part part[PE_OP_VIEWS];
+  pe_metal_mat mat, mat2, mat3, mat4;
+  int32_t out2_step, out3_step, out4_step;
+  pe_norm_args norm;                         /* of the input of a product; width 0: none */
+  pe_metal_part part[PE_OP_VIEWS], out_part; /* out_part: the result is a part of a wider line */
 } pe_metal_call;
 
 /* A rope of queries and the store of keys that are turned by the same table. */
@@ -188,9 +196,9 @@ typedef struct pe_metal_shortlist_args { /* arguments */
 } pe_metal_shortlist_args;
 
 #ifdef __METAL_VERSION__
-static_assert(sizeof(pe_metal_call) == 216 && sizeof(pe_metal_step) == 116, "sizes as in C");
+static_assert(sizeof(pe_metal_call) == 252 && sizeof(pe_metal_step) == 116, "sizes as in C");
 #else
-_Static_assert(sizeof(pe_metal_call) == 216 && sizeof(pe_metal_step) == 116, "sizes as in Metal");
+_Static_assert(sizeof(pe_metal_call) == 252 && sizeof(pe_metal_step) == 116, "sizes as in Metal");
 _Static_assert(PE_SLOT_SCRATCH == 25 && PE_SLOTS == 31, "as drawn above; Metal has 31 slots");
 #endif
 

@@ -16,7 +16,7 @@
 
 using namespace metal;
 
-// The layouts of mat, mat2 and mat3; see args.h.
+// The layouts of mat to mat4; see args.h.
 constant uint KIND [[function_constant(PE_CONSTANT_KIND)]];
 constant uint BITS [[function_constant(PE_CONSTANT_BITS)]];
 constant uint GROUP_VALUES [[function_constant(PE_CONSTANT_GROUP)]];
@@ -29,6 +29,10 @@ constant uint KIND3 [[function_constant(PE_CONSTANT_KIND3)]];
 constant uint BITS3 [[function_constant(PE_CONSTANT_BITS3)]];
 constant uint GROUP_VALUES3 [[function_constant(PE_CONSTANT_GROUP3)]];
 constant uint DTYPE3 [[function_constant(PE_CONSTANT_DTYPE3)]];
+constant uint KIND4 [[function_constant(PE_CONSTANT_KIND4)]];
+constant uint BITS4 [[function_constant(PE_CONSTANT_BITS4)]];
+constant uint GROUP_VALUES4 [[function_constant(PE_CONSTANT_GROUP4)]];
+constant uint DTYPE4 [[function_constant(PE_CONSTANT_DTYPE4)]];
 constant uint GATE [[function_constant(PE_CONSTANT_GATE)]];
 constant uint KV [[function_constant(PE_CONSTANT_KV)]];
 constant uint NORM [[function_constant(PE_CONSTANT_NORM)]];

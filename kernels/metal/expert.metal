@@ -253,6 +253,70 @@ kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
 template [[host_name("expert_gated_1")]] kernel decltype(expert_gated<1, 1>) expert_gated<1, 1>;
 template [[host_name("expert_gated_8")]] kernel decltype(expert_gated<8, 1>) expert_gated<8, 1>;
 
+// The same for a few rows, and for the matrices of a shared expert, mat3 and mat4, without biases.
+// group.y: for each row its chosen experts, then the shared one.
+kernel void expert_gated_shared(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                                constant pe_expert_gated_args &gated_args [[buffer(PE_SLOT_ARGS)]],
+                                device float *out [[buffer(PE_SLOT_OUT)]],
+                                device float *out2 [[buffer(PE_SLOT_OUT2)]],
+                                device const float *in [[buffer(PE_SLOT_IN0)]],
+                                device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                                device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                                device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
+                                device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
+                                device const uchar *data2 [[buffer(PE_SLOT_DATA2)]],
+                                device const uchar *scales2 [[buffer(PE_SLOT_SCALES2)]],
+                                device const uchar *biases2 [[buffer(PE_SLOT_BIASES2)]],
+                                device const uchar *data3 [[buffer(PE_SLOT_DATA3)]],
+                                device const uchar *scales3 [[buffer(PE_SLOT_SCALES3)]],
+                                device const uchar *biases3 [[buffer(PE_SLOT_BIASES3)]],
+                                device const uchar *data4 [[buffer(PE_SLOT_DATA4)]],
+                                device const uchar *scales4 [[buffer(PE_SLOT_DATA4 + 1)]],
+                                device const uchar *biases4 [[buffer(PE_SLOT_DATA4 + 2)]],
+                                device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                                device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
+                                device const float *weight [[buffer(PE_SLOT_VEC3)]],
+                                device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+                                uint2 group [[threadgroup_position_in_grid]],
+                                uint simdgroup [[simdgroup_index_in_threadgroup]],
+                                uint simdgroups [[simdgroups_per_threadgroup]],
+                                uint lane [[thread_index_in_simdgroup]]) {
+  constant pe_expert_args &args = gated_args.expert;
+  const int row = (int)group.y / (args.chosen + 1), rank = (int)group.y % (args.chosen + 1);
+  const bool shared = rank == args.chosen;
+  const int width = shared ? call.mat3.rows : args.out;
+  if (group.x * simdgroups * PE_PRODUCT_SETS >= (uint)width) return;  // the other is wider
+  product_input<1> input;
+  uint column[1];
+  uint first = 0;
+  float gate[1], up[1];
+  columns_of<1>(group.x, simdgroups, simdgroup, lane, (uint)width, column, first);
+  plain_input<1>(in, input);
+  input.x[0] = in + line_at(row, call.in_step[0]);
+  if (NORM != 0u) norm_input<1>(call.norm, weight, lane, input);
+  device float *y = shared ? out2 + line_at(row, call.out2_step)
+                           : pair_output(call, args, out, row * args.chosen + rank);
+  if (shared) {
+    product<1, 1>(format_3(), call.mat3, weight_matrix{data3, scales3, biases3}, column, input,
+                  lane % PARTS, gate);
+    product<1, 1>(format_4(), call.mat4, weight_matrix{data4, scales4, biases4}, column, input,
+                  lane % PARTS, up);
+  } else {
+    const int expert = expert_of(call, args, chosen, row * args.chosen + rank);
+    const size_t at = line_at(expert, args.out) + column[0];
+    product<1, 1>(format_1(), call.mat,
+                  matrix_at(weight_matrix{data, scales, biases}, offsets, (uint)expert), column,
+                  input, lane % PARTS, gate);
+    product<1, 1>(format_2(), call.mat2,
+                  matrix_at(weight_matrix{data2, scales2, biases2}, offsets + 3 * args.experts,
+                            (uint)expert),
+                  column, input, lane % PARTS, up);
+    if (has_vec(call, 0)) gate[0] += bias[at];
+    if (has_vec(call, 1)) up[0] += bias2[at];
+  }
+  if (lane % PARTS == 0u && first < (uint)width) y[first] = unary((int)GATE, gate[0]) * up[0];
+}
+
 // ---- matrices [in, out] -------------------------------------------------------------------------
 
 // One column of a pair and expert; at.y: the pair.

@@ -29,7 +29,7 @@
 
 enum {
   PE_GPU_SLOTS = 31,       /* buffers of a kernel: Metal's limit */
-  PE_GPU_CONSTANTS = 16,   /* function constants of a kernel */
+  PE_GPU_CONSTANTS = 20,   /* function constants of a kernel */
   PE_GPU_PIPELINES = 1024, /* kinds of weights times kernels: a model needs about 40 */
   PE_GPU_BYTES = 4096      /* that setBytes takes */
 };

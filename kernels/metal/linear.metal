@@ -166,12 +166,13 @@ METAL_FUNC linear_out joined_to(constant pe_metal_call &call, uint i, device flo
   return linear_out{width, step, out, has_vec(call, i), false, bias, bias, 0};
 }
 
-// group.x: the groups of columns of the first matrix, then of the second and the third.
+// group.x: the groups of columns of the first matrix, then of the second, the third, the fourth.
 template <int R, int C>
 kernel void joined(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                    device float *out [[buffer(PE_SLOT_OUT)]],
                    device float *out2 [[buffer(PE_SLOT_OUT2)]],
                    device float *out3 [[buffer(PE_SLOT_OUT3)]],
+                   device float *out4 [[buffer(PE_SLOT_OUT4)]],
                    device const float *in [[buffer(PE_SLOT_IN0)]],
                    device const uchar *data [[buffer(PE_SLOT_DATA)]],
                    device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
@@ -182,6 +183,9 @@ kernel void joined(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                    device const uchar *data3 [[buffer(PE_SLOT_DATA3)]],
                    device const uchar *scales3 [[buffer(PE_SLOT_SCALES3)]],
                    device const uchar *biases3 [[buffer(PE_SLOT_BIASES3)]],
+                   device const uchar *data4 [[buffer(PE_SLOT_DATA4)]],
+                   device const uchar *scales4 [[buffer(PE_SLOT_DATA4 + 1)]],
+                   device const uchar *biases4 [[buffer(PE_SLOT_DATA4 + 2)]],
                    device const float *bias [[buffer(PE_SLOT_VEC0)]],
                    device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
                    device const float *bias3 [[buffer(PE_SLOT_VEC2)]],
@@ -195,6 +199,7 @@ kernel void joined(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   const uint width = simdgroups * PE_PRODUCT_SETS * C;
   const uint second = ((uint)call.mat.rows + width - 1u) / width;
   const uint third = second + ((uint)call.mat2.rows + width - 1u) / width;
+  const uint fourth = third + ((uint)call.mat3.rows + width - 1u) / width;
   lines_from<R>(call, in, weight, row, lane, input);
   if (group.x < second) {
     joined_part<R, C>(format_1(), call.mat, weight_matrix{data, scales, biases},
@@ -204,10 +209,15 @@ kernel void joined(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
     joined_part<R, C>(format_2(), call.mat2, weight_matrix{data2, scales2, biases2},
                       joined_to(call, 1u, out2, call.mat2.rows, call.out2_step, bias2), input,
                       call.rows, row, group.x - second, simdgroups, simdgroup, lane);
-  } else {
+  } else if (group.x < fourth) {
     joined_part<R, C>(format_3(), call.mat3, weight_matrix{data3, scales3, biases3},
                       joined_to(call, 2u, out3, call.mat3.rows, call.out3_step, bias3), input,
                       call.rows, row, group.x - third, simdgroups, simdgroup, lane);
+  } else {
+    const linear_out to =
+        linear_out{call.mat4.rows, call.out4_step, out4, false, false, bias, bias, 0};
+    joined_part<R, C>(format_4(), call.mat4, weight_matrix{data4, scales4, biases4}, to, input,
+                      call.rows, row, group.x - fourth, simdgroups, simdgroup, lane);
   }
 }
 template [[host_name("joined_1")]] kernel decltype(joined<1, 2>) joined<1, 2>;
@@ -343,7 +353,8 @@ kernel void head_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
       const uint column = first + (uint)c;
       if (!stores(r * C + c, lane % PARTS) || row >= call.rows || column >= (uint)args.out)
         continue;
-      out[line_at(row, call.out_step) + group.z * (uint)args.out + column] = sums[r * C + c];
+      out[line_at(row, call.out_step) + part_at(call.out_part, (int)group.z * args.out) + column] =
+          sums[r * C + c];
     }
 }
 template [[host_name("head_linear_1")]] kernel decltype(head_linear<1, 2>) head_linear<1, 2>;
@@ -371,6 +382,7 @@ kernel void head_transposed(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]
     weight_piece_at(format_1(), weight_row_at(call.mat, w.data, w.scales, w.biases, i), k, piece);
     for (uint j = 0; j < 8u; j++) sum[j] = fma(x[i], decoded(piece, j), sum[j]);
   }
-  device float *y = out + line_at((int)at.y, call.out_step) + at.z * width + k;
+  device float *y = out + line_at((int)at.y, call.out_step) +
+                    part_at(call.out_part, (int)at.z * args.out) + k;
   for (uint j = 0; j < min(8u, width - k); j++) y[j] = sum[j];
 }

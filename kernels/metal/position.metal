@@ -53,7 +53,8 @@ kernel void rope(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  uint2 group [[threadgroup_position_in_grid]],
                  uint lane [[thread_index_in_simdgroup]]) {
   const int row = (int)group.y;
-  const size_t at = (size_t)(group.x * (uint)args.dim);
-  head_turn(args, in + line_at(row, call.in_step[0]) + part_at(call.part[0], (int)at), weight,
-            table + line_at(row, call.in_step[1]), out + line_at(row, call.out_step) + at, lane);
+  const int at = (int)group.x * args.dim;
+  head_turn(args, in + line_at(row, call.in_step[0]) + part_at(call.part[0], at), weight,
+            table + line_at(row, call.in_step[1]),
+            out + line_at(row, call.out_step) + part_at(call.out_part, at), lane);
 }

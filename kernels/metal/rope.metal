@@ -34,20 +34,21 @@ METAL_FUNC float norm_weight(constant pe_rope_args &args, device const float *we
 // be overwritten.
 METAL_FUNC float head_scale(constant pe_rope_args &args, device const float *x, uint lane) {
   if (args.norm.width == 0) return 1.0f;
-  const float factor = norm_factor(args.norm, args.dim, x, lane);
+  const float factor = norm_factor(args.norm, args.norm.width, x, lane);
   simdgroup_barrier(mem_flags::mem_device);
   return factor;
 }
 
-// Part i of a head, normalized and rotated.
+// Part i of a head, normalized and rotated. The norm may be of the first values only: then the rest
+// is rotated, as keys of latent attention are.
 METAL_FUNC void head_rotate(constant pe_rope_args &args, device const float *x,
                             device const float *weight, device const float *table, float scale,
                             head_part p, int i, thread float &first, thread float &second) {
   float u = x[p.first], v = p.second >= 0 ? x[p.second] : 0.0f;
-  if (args.norm.width != 0) {
+  if (p.first < args.norm.width)
     u = u * scale * norm_weight(args, weight, p.first) * args.norm.scale;
-    if (p.second >= 0) v = v * scale * norm_weight(args, weight, p.second) * args.norm.scale;
-  }
+  if (p.second >= 0 && p.second < args.norm.width)
+    v = v * scale * norm_weight(args, weight, p.second) * args.norm.scale;
   first = u, second = v;
   if (p.second >= 0) {
     const float cosine = table[i], sine = table[args.turns + i];

@@ -88,7 +88,7 @@ METAL_FUNC void store_head(constant pe_metal_call &call, constant pe_store_args 
   const size_t block = kv_block(call, cache, words, segment, t);
   const uint key = (uint)cache.key, value = (uint)cache.value;
   device const float *x = from.keys + head * key;
-  if (args.rope.turns > 0) {
+  if (args.rope.dim > 0) {
     const float scale = head_scale(args.rope, x, lane);
     for (int i = (int)lane; i < head_parts(args.rope); i += 32) {
       const head_part p = head_part_at(args.rope, i);
@@ -158,9 +158,10 @@ kernel void rope_store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   from.values = in_values + line_at(row, call.in_step[1]);
   from.table = table + line_at(row, call.in_step[2]);
   if (group.x < heads) {
-    const size_t at = (size_t)(group.x * (uint)args.rope.dim);
-    head_turn(args.rope, queries + line_at(row, call.in_step[3]) + part_at(call.part[3], (int)at),
-              query_weight, from.table, out + line_at(row, call.out_step) + at, lane);
+    const int at = (int)group.x * args.rope.dim;
+    head_turn(args.rope, queries + line_at(row, call.in_step[3]) + part_at(call.part[3], at),
+              query_weight, from.table,
+              out + line_at(row, call.out_step) + part_at(call.out_part, at), lane);
   } else {
     store_head(call, args.store, from, weight, keys, values, words, row, group.x - heads, room,
                lane);

@@ -33,10 +33,12 @@ enum {
   MAT = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES),
   MAT2 = SLOT(DATA2) | SLOT(SCALES2) | SLOT(BIASES2),
   MAT3 = SLOT(DATA3) | SLOT(SCALES3) | SLOT(BIASES3),
+  MAT4 = SLOT(DATA4) * 7,
   FORMAT = 1u << PE_CONSTANT_KIND | 1u << PE_CONSTANT_BITS | 1u << PE_CONSTANT_GROUP |
            1u << PE_CONSTANT_DTYPE,
   FORMAT2 = FORMAT << (PE_CONSTANT_KIND2 - PE_CONSTANT_KIND),
   FORMAT3 = FORMAT << (PE_CONSTANT_KIND3 - PE_CONSTANT_KIND),
+  FORMAT4 = FORMAT << (PE_CONSTANT_KIND4 - PE_CONSTANT_KIND),
   NORM = 1u << PE_CONSTANT_NORM,
   GATE = 1u << PE_CONSTANT_GATE,
   KV = 1u << PE_CONSTANT_KV
@@ -75,6 +77,8 @@ GATED_GRID(8, 2)
     g->groups[0] += more.groups[0];                                                                \
     product_grid(j->call->mat3.rows, j->call->rows, r, c, &more);                                  \
     g->groups[0] += more.groups[0];                                                                \
+    product_grid(j->call->mat4.rows, j->call->rows, r, c, &more);                                  \
+    g->groups[0] += more.groups[0];                                                                \
   }
 JOINED_GRID(1, 2)
 JOINED_GRID(2, 2)
@@ -101,10 +105,9 @@ enum {
   LINEAR_CONSTANTS = FORMAT | NORM,
   GATED_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | MAT | MAT2 | SLOT(VEC0) | SLOT(VEC1) | SLOT(VEC3),
   GATED_CONSTANTS = FORMAT | FORMAT2 | GATE | NORM,
-  JOINED_WRITES = SLOT(OUT) | SLOT(OUT2) | SLOT(OUT3),
-  JOINED_SLOTS = SLOT(CALL) | JOINED_WRITES | SLOT(IN0) | MAT | MAT2 | MAT3 | SLOT(VEC0) |
-                 SLOT(VEC1) | SLOT(VEC2) | SLOT(VEC3),
-  JOINED_CONSTANTS = FORMAT | FORMAT2 | FORMAT3 | NORM
+  JOINED_WRITES = SLOT(OUT) | SLOT(OUT2) | SLOT(OUT3) | SLOT(OUT4),
+  JOINED_SLOTS = SLOT(CALL) | JOINED_WRITES | SLOT(IN0) | MAT | MAT2 | MAT3 | MAT4 | VECS,
+  JOINED_CONSTANTS = FORMAT | FORMAT2 | FORMAT3 | FORMAT4 | NORM
 };
 /* By the rows that are computed at once: 1, 2, 4, 8, many. */
 enum { WIDE = 4 };
@@ -210,15 +213,31 @@ static const pe_metal_pass expert_gated[] = {
     {"expert_gated_transposed", EXPERT_SLOTS | SLOT(VEC1) | SLOT(DATA) | SLOT(DATA2),
      EXPERT_GATED_CONSTANTS, SLOT(OUT), expert_transposed_grid, NULL}};
 
+/* Pairs, and a shared expert of each row. */
+static void expert_shared_grid(job_of *j, pe_metal_grid *g) {
+  const int64_t shared = j->call->mat3.rows, out = j->args->expert.out;
+  product_grid(shared > out ? shared : out, pairs_of(j) + j->call->rows, 1, 1, g);
+}
+static const pe_metal_pass expert_gated_shared = {"expert_gated_shared",
+                                                  (EXPERT_GATED_MATS & ~SLOT(SCRATCH)) | MAT3 |
+                                                      MAT4 | SLOT(OUT2),
+                                                  EXPERT_GATED_CONSTANTS | FORMAT3 | FORMAT4 | NORM,
+                                                  SLOT(OUT) | SLOT(OUT2),
+                                                  expert_shared_grid,
+                                                  NULL};
+
 /* The experts of a single row are all different: sorting them would win nothing. */
 static int expert_way(job_of *j) {
   if (j->args->expert.transposed) return 2;
   return j->call->rows > 1 && pairs_of(j) >= tiles_of(j)->expert_sort_pairs;
 }
 
+/* Are its pairs not sorted, however many? */
+static bool is_few(job_of *j) { return j->total || j->mat4; }
+
 static double expert_reads(job_of *j) {
   const int64_t pairs = pairs_of(j), experts = j->args->expert.experts;
-  return (double)(expert_way(j) == 1 && !j->total ? expert_tiles(j) : pairs) /
+  return (double)(expert_way(j) == 1 && !is_few(j) ? expert_tiles(j) : pairs) /
          (double)(pairs < experts ? pairs : experts);
 }
 
@@ -456,7 +475,7 @@ static const pe_metal_pass *pass_of(job_of *j) {
   case PE_OP_GATED: return &gated[rows_at_once(j)];
   case PE_OP_HEAD_LINEAR: return &head[j->args->head.transposed ? 2 : few_at_once(j) == 3];
   case PE_OP_EXPERT_LINEAR: return &expert[expert_way(j)];
-  case PE_OP_EXPERT_GATED: return &expert_gated[expert_way(j)];
+  case PE_OP_EXPERT_GATED: return j->mat4 ? &expert_gated_shared : &expert_gated[expert_way(j)];
   case PE_OP_ATTENTION:
     return splits(j) ? &attention_part[attention_instance(j)] : &attention[attention_instance(j)];
   case PE_OP_STORE: return &store[j->rope != NULL];
@@ -474,8 +493,8 @@ static bool plain_is_known(const pe_quant_matrix *m) {
 
 static const char *refused(job_of *j) {
   const pe_op_args *a = j->args;
-  const pe_quant_matrix *mats[] = {j->mat, j->mat2, j->mat3};
-  for (int i = 0; i < 3; i++)
+  const pe_quant_matrix *mats[] = {j->mat, j->mat2, j->mat3, j->mat4};
+  for (int i = 0; i < 4; i++)
     if (mats[i] && !plain_is_known(mats[i])) return "weights of this element type";
   switch (j->op) {
   case PE_OP_ATTENTION: return attention_instance(j) < 0 ? "heads this wide" : NULL;
@@ -509,7 +528,7 @@ const pe_metal_pass *pe_metal_pass_of(const pe_metal_job *job, const char **why)
 }
 
 uint64_t pe_metal_scratch(const pe_metal_job *job) {
-  if (job->total) return 0;
+  if (is_few(job)) return 0;
   switch (job->op) {
   case PE_OP_EXPERT_LINEAR:
   case PE_OP_EXPERT_GATED:
@@ -554,8 +573,10 @@ uint32_t pe_metal_constant_of(const pe_metal_job *job, int constant) {
   if (constant < PE_CONSTANT_KIND2) return format_of(job->mat, constant);
   if (constant < PE_CONSTANT_KIND3)
     return format_of(job->mat2 ? job->mat2 : job->mat, constant - PE_CONSTANT_KIND2);
-  if (constant < PE_CONSTANT_GATE)
+  if (constant < PE_CONSTANT_KIND4)
     return format_of(job->mat3 ? job->mat3 : job->mat, constant - PE_CONSTANT_KIND3);
+  if (constant < PE_CONSTANT_GATE)
+    return format_of(job->mat4 ? job->mat4 : job->mat, constant - PE_CONSTANT_KIND4);
   if (constant == PE_CONSTANT_NORM) return job->call->norm.width > 0;
   if (constant == PE_CONSTANT_GATE)
     return (uint32_t)(job->op == PE_OP_GATED ? job->args->gated.activation

@@ -33,8 +33,8 @@ typedef struct pe_metal_job {
   const pe_metal_call *call;
   const pe_op_args *args;
   const pe_step *step;
-  const pe_quant_matrix *mat, *mat2, *mat3; /* NULL: none; of experts and heads the first */
-  const pe_metal_tiles *tiles;              /* NULL: the defaults */
+  const pe_quant_matrix *mat, *mat2, *mat3, *mat4; /* NULL: none; of experts and heads the first */
+  const pe_metal_tiles *tiles;                     /* NULL: the defaults */
   int32_t joined;           /* products of one input that it computes; 0: an op as it is */
   const pe_rope_args *rope; /* of a store: the rope that it does as well; NULL: none */
   bool total;               /* of experts: their sum as well */

@@ -27,6 +27,7 @@ struct weight_piece {
 METAL_FUNC weight_format format_1() { return weight_format{KIND, BITS, GROUP_VALUES, DTYPE}; }
 METAL_FUNC weight_format format_2() { return weight_format{KIND2, BITS2, GROUP_VALUES2, DTYPE2}; }
 METAL_FUNC weight_format format_3() { return weight_format{KIND3, BITS3, GROUP_VALUES3, DTYPE3}; }
+METAL_FUNC weight_format format_4() { return weight_format{KIND4, BITS4, GROUP_VALUES4, DTYPE4}; }
 
 METAL_FUNC bool has_bias(weight_format f) {
   return f.kind == PE_QUANT_AFFINE || f.kind == PE_QUANT_Q4_1 || f.kind == PE_QUANT_Q5_1 ||

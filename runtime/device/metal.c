@@ -64,6 +64,7 @@ typedef struct dispatch_shape {
   pe_metal_grid grid;
   int32_t code, barrier; /* the first code of the unit */
 } dispatch_shape;
+_Static_assert((int)PE_CONSTANTS <= (int)PE_GPU_CONSTANTS, "a kernel may have all of them");
 _Static_assert(sizeof(shape_head) == 80 && sizeof(dispatch_shape) == 32,
                "shapes are compared as bytes: no padding");
 
@@ -303,9 +304,9 @@ static void bind(const encoding *e, const pe_metal_dispatch *d) {
       pe_commands_bytes(c, slot, &d->call, sizeof d->call);
     } else if (slot == PE_SLOT_ARGS) {
       pe_commands_bytes(c, slot, &d->args, sizeof d->args);
-    } else if (slot == PE_SLOT_BEFORE && !d->job.joined) {
+    } else if (slot == PE_SLOT_BEFORE && !(d->pass->writes >> slot & 1)) {
       pe_commands_bytes(c, slot, &d->before, sizeof d->before);
-    } else if (slot == PE_SLOT_AFTER && !d->job.joined) {
+    } else if (slot == PE_SLOT_AFTER && !(d->pass->writes >> slot & 1)) {
       pe_commands_bytes(c, slot, &d->after, sizeof d->after);
     } else {
       pe_metal_operand o = operand_of(e, d->bound[slot].instr, d->bound[slot].slot);

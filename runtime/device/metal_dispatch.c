@@ -64,6 +64,22 @@ static void bind_input(const setting *s, int slot, int32_t code, int i) {
   d->call.part[slot] = sliced ? part_of(x) : (pe_metal_part){0};
 }
 
+/* The result of a code, maybe a part of what a concat would make. */
+static void bind_out(const setting *s, int32_t code) {
+  pe_metal_dispatch *d = s->d;
+  const int32_t into = s->order->into[code];
+  const pe_instr *x = instr_of(s, code), *to = instr_of(s, into < 0 ? code : into);
+  d->bound[PE_SLOT_OUT] = (pe_metal_bound){to, PE_SLOT_OUT};
+  d->call.out_step = to->out.step;
+  if (into < 0) return;
+  const pe_concat_args *a = &to->args.concat;
+  for (int i = 0; i < a->inputs; i++) {
+    if (pe_program_same(&to->in[i], &x->out))
+      d->call.out_part.from = d->call.out_part.dim, d->call.out_part.count = a->width[i];
+    d->call.out_part.dim += a->width[i];
+  }
+}
+
 /* ---- joined ---------------------------------------------------------------------------------- */
 
 static void bind_mat(pe_metal_dispatch *d, int slot, const pe_instr *x) {
@@ -71,9 +87,18 @@ static void bind_mat(pe_metal_dispatch *d, int slot, const pe_instr *x) {
     d->bound[slot + part] = (pe_metal_bound){x, PE_SLOT_DATA + part};
 }
 
-/* The second product of one input, and the third. */
+/* A third matrix and a fourth. */
+static void set_mat3(pe_metal_dispatch *d, const pe_instr *x) {
+  d->job.mat3 = x->mat, d->call.mat3 = mat_of(x->mat);
+  bind_mat(d, PE_SLOT_DATA3, x);
+}
+static void set_mat4(pe_metal_dispatch *d, const pe_quant_matrix *mat) {
+  d->job.mat4 = mat, d->call.mat4 = mat_of(mat);
+}
+
+/* The second product of one input, the third and the fourth. */
 static void join_products(pe_metal_dispatch *d) {
-  const pe_instr *second = d->instr[1], *third = d->instr[2];
+  const pe_instr *second = d->instr[1], *third = d->instr[2], *fourth = d->instr[3];
   d->job.joined = d->unit->count;
   d->job.mat2 = second->mat, d->call.mat2 = mat_of(second->mat);
   d->call.out2_step = second->out.step, d->call.vecs |= second->vec[0] ? 2u : 0;
@@ -81,11 +106,24 @@ static void join_products(pe_metal_dispatch *d) {
   d->bound[PE_SLOT_OUT2] = (pe_metal_bound){second, PE_SLOT_OUT};
   d->bound[PE_SLOT_VEC1] = (pe_metal_bound){second, PE_SLOT_VEC0};
   if (!third) return;
-  d->job.mat3 = third->mat, d->call.mat3 = mat_of(third->mat);
+  set_mat3(d, third);
   d->call.out3_step = third->out.step, d->call.vecs |= third->vec[0] ? 4u : 0;
-  bind_mat(d, PE_SLOT_DATA3, third);
   d->bound[PE_SLOT_OUT3] = (pe_metal_bound){third, PE_SLOT_OUT};
   d->bound[PE_SLOT_VEC2] = (pe_metal_bound){third, PE_SLOT_VEC0};
+  if (!fourth) return;
+  set_mat4(d, fourth->mat), bind_mat(d, PE_SLOT_DATA4, fourth);
+  d->call.out4_step = fourth->out.step;
+  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){fourth, PE_SLOT_OUT};
+}
+
+/* The gate and up projections of a shared expert. */
+static void join_shared(pe_metal_dispatch *d) {
+  const pe_instr *x = d->instr[1];
+  set_mat3(d, x), set_mat4(d, x->mat2);
+  for (int part = 0; part < 3; part++)
+    d->bound[PE_SLOT_DATA4 + part] = (pe_metal_bound){x, PE_SLOT_DATA2 + part};
+  d->call.out2_step = x->out.step;
+  d->bound[PE_SLOT_OUT2] = (pe_metal_bound){x, PE_SLOT_OUT};
 }
 
 /* The dispatch is the store's. */
@@ -93,8 +131,7 @@ static void join_rope(const setting *s) {
   pe_metal_dispatch *d = s->d;
   const pe_instr *rope = d->instr[0];
   d->args.rope_store.rope = rope->args.rope, d->job.rope = &d->args.rope_store.rope;
-  d->call.out_step = rope->out.step;
-  d->bound[PE_SLOT_OUT] = (pe_metal_bound){rope, PE_SLOT_OUT};
+  bind_out(s, d->unit->code[0]);
   bind_input(s, 3, d->unit->code[0], 0);
   d->bound[PE_SLOT_VEC1] = (pe_metal_bound){rope, PE_SLOT_VEC0};
 }
@@ -125,6 +162,22 @@ static void pull_before(const setting *s, int i, int32_t from) {
   }
 }
 
+/* Keys whose first values are normalized, and others turned. */
+static void pull_latent(const setting *s, int32_t concat) {
+  pe_metal_dispatch *d = s->d;
+  const int32_t *from = s->order->pulled[concat];
+  const pe_instr *norm = instr_of(s, from[0]);
+  pe_store_args *a = &d->args.op.store;
+  a->rope = (pe_rope_args){.heads = 1, .dim = a->cache.key, .norm = norm->args.norm};
+  a->rope.skip = norm->args.norm.width;
+  bind_input(s, 0, from[0], 0);
+  d->bound[PE_SLOT_VEC0] = (pe_metal_bound){norm, PE_SLOT_VEC0};
+  if (from[1] < 0) return;
+  const pe_rope_args *rope = &instr_of(s, from[1])->args.rope;
+  a->rope.turns = rope->turns, a->rope.pairs = rope->pairs, a->rope.skip += rope->skip;
+  bind_input(s, 2, from[1], 1);
+}
+
 /* What the instruction that has the kernel pulls. */
 static void pull_inputs(const setting *s, int32_t code) {
   for (int i = 0; i < PE_NODE_INPUTS; i++) {
@@ -132,6 +185,8 @@ static void pull_inputs(const setting *s, int32_t code) {
     const pe_op op = from < 0 ? PE_OP_COUNT : instr_of(s, from)->op;
     if (op == PE_OP_SLICE) {
       bind_input(s, i, code, i);
+    } else if (op == PE_OP_CONCAT && s->d->job.op == PE_OP_STORE) {
+      pull_latent(s, from);
     } else if (op == PE_OP_CONCAT) {
       s->d->before.concat = instr_of(s, from)->args.concat;
       for (int k = 0; k < s->d->before.concat.inputs; k++) bind_input(s, k, from, k);
@@ -186,12 +241,13 @@ void pe_metal_dispatch_set(const pe_metal_walk *w, const pe_metal_order *o, int3
   if (total) main = o->pulled[main][0];
   set_alone(w, instr_of(&s, main), out);
   out->job.total = total, out->main = instr_of(&s, has_rope ? u->code[0] : main);
-  out->call.out_step = instr_of(&s, code)->out.step;
-  out->bound[PE_SLOT_OUT].instr = instr_of(&s, code);
+  bind_out(&s, code);
   if (self >= 0) pull_map(&s, code);
   pull_inputs(&s, main);
   if (has_rope)
     join_rope(&s);
+  else if (u->count > 1 && out->job.op == PE_OP_EXPERT_GATED)
+    join_shared(out);
   else if (u->count > 1)
     join_products(out);
 }

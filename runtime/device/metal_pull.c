@@ -213,11 +213,90 @@ static bool is_pulled(const pe_metal_maker *m, int32_t code, int32_t *readers) {
          !is_result(m->program->plan, &x->out);
 }
 
+/* ---- concat ---------------------------------------------------------------------------------- */
+
+/* The code that made a value that `reader` reads; -1: it has another place, or others read it. */
+static int32_t maker_of(const pe_metal_maker *m, int32_t reader, const pe_place *place) {
+  int32_t code = reader - 1;
+  while (code >= 0 && !pe_metal_code_writes(m, code, place)) code--;
+  if (code < 0 || m->gone[code] || !pe_program_same(&instr_of(m, code)->out, place)) return -1;
+  for (int32_t i = code + 1; i < m->program->count; i++) {
+    if (i != reader && inputs_of(m, i, place)) return -1;
+    if (pe_metal_code_writes(m, i, place)) return code;
+  }
+  return is_result(m->program->plan, place) ? -1 : code;
+}
+
+/* Is what a code reads still there when `last` runs? */
+static bool stays(const pe_metal_maker *m, int32_t code, int32_t last) {
+  for (int32_t i = code + 1; i < last; i++)
+    if (instr_of(m, i)->op != PE_OP_STORE && pe_metal_code_reads(m, code, &instr_of(m, i)->out))
+      return false;
+  return true;
+}
+
+/* Keys of latent attention: [norm of a latent | what follows it in the same line, maybe turned]. */
+static void pull_latent(pe_metal_maker *m, int32_t store) {
+  const pe_instr *x = instr_of(m, store);
+  if (x->op != PE_OP_STORE || x->args.store.rope.dim || x->args.store.cache.heads != 1) return;
+  const int32_t concat = maker_of(m, store, &x->in[0]);
+  if (concat < 0 || instr_of(m, concat)->op != PE_OP_CONCAT) return;
+  const pe_instr *c = instr_of(m, concat);
+  const pe_concat_args *a = &c->args.concat;
+  const int32_t norm = maker_of(m, concat, &c->in[0]), made = maker_of(m, concat, &c->in[1]);
+  if (a->heads != 1 || a->inputs != 2 || norm < 0 || instr_of(m, norm)->op != PE_OP_NORM) return;
+  const int32_t rope = made >= 0 && instr_of(m, made)->op == PE_OP_ROPE ? made : -1;
+  const pe_instr *n = instr_of(m, norm), *r = rope < 0 ? NULL : instr_of(m, rope);
+  const pe_place *rest = r ? &r->in[0] : &c->in[1], *latent = &n->in[0];
+  if (n->args.norm.layer || n->args.norm.count != 1 || n->args.norm.width != a->width[0] ||
+      (r && (r->args.rope.heads != 1 || r->args.rope.norm.width)))
+    return;
+  if (rest->rows != latent->rows || rest->at != latent->at || rest->step != latent->step ||
+      rest->offset != latent->offset + a->width[0])
+    return;
+  if (!stays(m, concat, store) || !stays(m, norm, store) || (r && !stays(m, rope, store))) return;
+  m->order->pulled[store][0] = concat, m->order->pulled[concat][0] = norm;
+  m->order->pulled[concat][1] = rope, m->gone[concat] = m->gone[norm] = true;
+  if (r) m->gone[rope] = true;
+}
+
+/* Can a code write its heads where a concat would put them? */
+static bool writes_part(const pe_metal_maker *m, int32_t code, const pe_concat_args *a, int i) {
+  const pe_op_args *b = &instr_of(m, code)->args;
+  switch (instr_of(m, code)->op) {
+  case PE_OP_ROPE: return b->rope.heads == a->heads && b->rope.dim == a->width[i];
+  case PE_OP_HEAD_LINEAR: return b->head.heads == a->heads && b->head.out == a->width[i];
+  default: return false;
+  }
+}
+
+/* All inputs of a concat are written where it would put them, if nothing else is there since the
+ * first of them. */
+static void push_concat(pe_metal_maker *m, int32_t concat) {
+  const pe_instr *x = instr_of(m, concat);
+  const pe_concat_args *a = &x->args.concat;
+  int32_t maker[PE_NODE_INPUTS], first = concat;
+  if (x->op != PE_OP_CONCAT || m->gone[concat]) return;
+  for (int i = 0; i < a->inputs; i++) {
+    maker[i] = maker_of(m, concat, &x->in[i]);
+    if (maker[i] < 0 || a->shared[i] || instr_of(m, maker[i])->rows != x->rows ||
+        !writes_part(m, maker[i], a, i))
+      return;
+    if (maker[i] < first) first = maker[i];
+  }
+  for (int32_t i = first; i < concat; i++)
+    if (!m->gone[i] && (pe_metal_code_reads(m, i, &x->out) || pe_metal_code_writes(m, i, &x->out)))
+      return;
+  for (int i = 0; i < a->inputs; i++) m->order->into[maker[i]] = concat;
+  m->gone[concat] = true;
+}
+
 void pe_metal_pull(pe_metal_maker *m) {
+  for (int32_t code = 0; code < m->program->count; code++) pull_latent(m, code);
   for (int32_t code = 0; code < m->program->count; code++) {
     const pe_place *out = &instr_of(m, code)->out;
     int32_t left;
-    if (!is_pulled(m, code, &left)) continue;
+    if (m->gone[code] || !is_pulled(m, code, &left)) continue;
     for (int32_t i = code + 1; left > 0; i++)
       for (int k = 0; k < PE_NODE_INPUTS; k++) {
         if (!pe_program_overlap(&instr_of(m, i)->in[k], out)) continue;
@@ -227,4 +306,5 @@ void pe_metal_pull(pe_metal_maker *m) {
       }
     m->gone[code] = true;
   }
+  for (int32_t code = 0; code < m->program->count; code++) push_concat(m, code);
 }

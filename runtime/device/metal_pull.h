@@ -17,6 +17,8 @@ static inline const pe_instr *pe_metal_instr(const pe_metal_maker *m, int32_t co
   return m->program->code[code].instr;
 }
 
+/* Where the result of a code goes. */
+const pe_place *pe_metal_code_out(const pe_metal_maker *m, int32_t code);
 bool pe_metal_code_writes(const pe_metal_maker *m, int32_t code, const pe_place *place);
 /* With what it pulls. */
 bool pe_metal_code_reads(const pe_metal_maker *m, int32_t code, const pe_place *place);
@@ -27,7 +29,7 @@ bool pe_metal_conflict(const pe_metal_maker *m, int32_t a, int32_t b);
 bool pe_metal_are_siblings(const pe_metal_maker *m, int32_t a, int32_t b);
 enum { PE_METAL_AHEAD = 4 }; /* codes that are looked at for joining */
 
-/* Fills in `pulled` and `self` of the order. */
+/* Fills in `pulled`, `into` and `self` of the order. */
 void pe_metal_pull(pe_metal_maker *m);
 
 #endif

@@ -5,9 +5,14 @@
 
 /* ---- what codes touch ------------------------------------------------------------------------ */
 
+const pe_place *pe_metal_code_out(const pe_metal_maker *m, int32_t code) {
+  const int32_t into = m->order->into[code];
+  return &pe_metal_instr(m, into < 0 ? code : into)->out;
+}
+
 bool pe_metal_code_writes(const pe_metal_maker *m, int32_t code, const pe_place *place) {
-  const pe_instr *x = pe_metal_instr(m, code);
-  return x->op != PE_OP_STORE && pe_program_overlap(&x->out, place);
+  return pe_metal_instr(m, code)->op != PE_OP_STORE &&
+         pe_program_overlap(pe_metal_code_out(m, code), place);
 }
 
 bool pe_metal_code_reads(const pe_metal_maker *m, int32_t code, const pe_place *place) {
@@ -31,12 +36,12 @@ static bool shares(const pe_metal_maker *m, int32_t a, int32_t b) {
 }
 
 bool pe_metal_conflict(const pe_metal_maker *m, int32_t a, int32_t b) {
-  const pe_instr *x = pe_metal_instr(m, a), *y = pe_metal_instr(m, b);
+  const pe_place *x = pe_metal_code_out(m, a), *y = pe_metal_code_out(m, b);
   if (shares(m, a, b)) return true;
-  if (x->op != PE_OP_STORE &&
-      (pe_metal_code_reads(m, b, &x->out) || pe_metal_code_writes(m, b, &x->out)))
+  if (pe_metal_instr(m, a)->op != PE_OP_STORE &&
+      (pe_metal_code_reads(m, b, x) || pe_metal_code_writes(m, b, x)))
     return true;
-  return y->op != PE_OP_STORE && pe_metal_code_reads(m, a, &y->out);
+  return pe_metal_instr(m, b)->op != PE_OP_STORE && pe_metal_code_reads(m, a, y);
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
@@ -57,10 +62,36 @@ bool pe_metal_are_siblings(const pe_metal_maker *m, int32_t a, int32_t b) {
          m->order->pulled[a][0] == m->order->pulled[b][0] && pe_program_same(&x->in[0], &y->in[0]);
 }
 
+/* The rope of the keys that a store turns: its own, or one that it pulls; NULL: none. */
+static const pe_place *table_of(const pe_metal_maker *m, int32_t store) {
+  const pe_instr *x = pe_metal_instr(m, store);
+  const int32_t concat = m->order->pulled[store][0];
+  const int32_t rope = concat < 0 ? -1 : m->order->pulled[concat][1];
+  if (rope >= 0) return &pe_metal_instr(m, rope)->in[1];
+  return x->args.store.rope.turns > 0 ? &x->in[2] : NULL;
+}
+
 static bool are_rope_and_store(const pe_metal_maker *m, int32_t a, int32_t b) {
   const pe_instr *x = pe_metal_instr(m, a), *y = pe_metal_instr(m, b);
-  return x->op == PE_OP_ROPE && y->op == PE_OP_STORE && y->args.store.rope.turns > 0 &&
-         x->rows == y->rows && pe_program_same(&x->in[1], &y->in[2]);
+  if (x->op != PE_OP_ROPE || y->op != PE_OP_STORE || x->rows != y->rows) return false;
+  const pe_place *table = table_of(m, b);
+  return table && pe_program_same(&x->in[1], table);
+}
+
+/* The first halves of the experts of a route, and of one that all rows share. */
+static bool are_experts(const pe_metal_maker *m, int32_t a, int32_t b) {
+  const pe_instr *x = pe_metal_instr(m, a), *y = pe_metal_instr(m, b);
+  if (m->level != PE_METAL_NORMS || x->op != PE_OP_EXPERT_GATED || y->op != PE_OP_GATED)
+    return false;
+  const pe_expert_gated_args *e = &x->args.expert_gated;
+  return !e->expert.spread && !e->expert.transposed && e->activation == y->args.gated.activation &&
+         !y->vec[0] && !y->vec[1] && x->rows == y->rows &&
+         m->order->pulled[a][0] == m->order->pulled[b][0] && pe_program_same(&x->in[0], &y->in[0]);
+}
+
+/* The last of four has no slot for a bias. */
+static bool has_room(const pe_metal_maker *m, const pe_metal_unit *u, int32_t code) {
+  return u->count + 1 < PE_METAL_JOINED || !pe_metal_instr(m, code)->vec[0];
 }
 
 /* The plan has put siblings next to each other, and a store soon after the rope. */
@@ -68,8 +99,10 @@ static void join(pe_metal_maker *m, pe_metal_unit *u) {
   const int32_t first = u->code[0], end = first + PE_METAL_AHEAD;
   for (int32_t i = first + 1; i <= end && i < m->program->count; i++) {
     if (m->gone[i] || u->count == PE_METAL_JOINED) continue;
-    const bool pair = u->count == 1 && are_rope_and_store(m, first, i);
-    if ((!pair && !pe_metal_are_siblings(m, first, i)) || !can_move(m, u, i)) continue;
+    const bool pair =
+        u->count == 1 && (are_rope_and_store(m, first, i) || are_experts(m, first, i));
+    if (!pair && (!pe_metal_are_siblings(m, first, i) || !has_room(m, u, i))) continue;
+    if (!can_move(m, u, i)) continue;
     u->code[u->count++] = i, m->gone[i] = true;
     if (pair) return;
   }
@@ -97,7 +130,7 @@ static void make_order(pe_metal_maker *m) {
   pe_metal_order *o = m->order;
   for (int32_t i = 0; i < m->program->count; i++) {
     for (int k = 0; k < PE_NODE_INPUTS; k++) o->pulled[i][k] = -1;
-    o->self[i] = -1, m->gone[i] = false;
+    o->self[i] = o->into[i] = -1, m->gone[i] = false;
   }
   if (m->level != PE_METAL_PLAIN) pe_metal_pull(m);
   for (int32_t i = 0; i < m->program->count; i++) {
@@ -113,8 +146,8 @@ static void make_order(pe_metal_maker *m) {
 static bool open_order(pe_metal_order *o, size_t codes) {
   o->unit = pe_calloc(codes, sizeof *o->unit);
   o->pulled = pe_calloc(codes, sizeof *o->pulled);
-  o->self = pe_calloc(codes, sizeof *o->self);
-  return o->unit && o->pulled && o->self;
+  o->self = pe_calloc(codes, sizeof *o->self), o->into = pe_calloc(codes, sizeof *o->into);
+  return o->unit && o->pulled && o->self && o->into;
 }
 
 pe_status pe_metal_units_open(pe_metal_units *u, const pe_program *program, pe_error *err) {
@@ -134,7 +167,8 @@ pe_status pe_metal_units_open(pe_metal_units *u, const pe_program *program, pe_e
 
 void pe_metal_units_close(pe_metal_units *u) {
   for (int i = 0; i < PE_METAL_LEVELS; i++) {
-    pe_free(u->level[i].unit), pe_free(u->level[i].pulled), pe_free(u->level[i].self);
+    pe_free(u->level[i].unit), pe_free(u->level[i].pulled);
+    pe_free(u->level[i].self), pe_free(u->level[i].into);
   }
   *u = (pe_metal_units){0};
 }

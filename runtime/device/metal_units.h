@@ -7,6 +7,7 @@
  *
  *     products of one input    up to PE_METAL_JOINED, one after another in one grid
  *     rope of queries, store   both turn heads by the same table
+ *     gate and up of experts   with those of a shared expert
  *
  * Other codes are pulled: whoever reads their result computes it, and it is in no memory.
  *
@@ -16,11 +17,14 @@
  *     a slice                  is read where it is, with the distance of its heads
  *     inputs of a recurrence   a convolution joins them, a delta net normalizes queries and keys
  *                              and maps decays and betas
+ *     keys of latent attention the store normalizes the latent and turns what follows it
  *     experts' products        their sum, or the map of it, adds a column of all experts; a shared
  *                              expert is one more product of this map
  *
  *     code   norm  router  route  gated experts   down  sum  map
  *     unit   [norm router] route  [norm experts]  [down sum  map]
+ *
+ * And values that a concat joins may be written where it would put them.
  *
  * Each gives the bits of the separate codes, so an order is chosen by the rows of a step alone. A
  * norm is cheap to repeat for one row and dear for many, and experts of many rows are sorted: there
@@ -35,10 +39,10 @@
 
 #include "runtime/device/program.h"
 
-enum { PE_METAL_JOINED = 3 }; /* as many matrices as a kernel has slots for */
+enum { PE_METAL_JOINED = 4 }; /* as many matrices as a kernel has slots for */
 
 typedef struct pe_metal_unit {
-  int32_t code[PE_METAL_JOINED], count; /* products; or rope, store */
+  int32_t code[PE_METAL_JOINED], count; /* products; or rope, store; or experts, shared expert */
   int32_t after;
 } pe_metal_unit;
 
@@ -53,6 +57,7 @@ typedef struct pe_metal_order {
   pe_metal_unit *unit;
   int32_t count;
   int32_t (*pulled)[PE_NODE_INPUTS]; /* by code and input: the code that it pulls; -1: none */
+  int32_t *into; /* by code: the concat whose result its own is a part of; -1: none */
   int32_t *self; /* by code, of a map: the input whose kernel does it; -1: the map has its own */
 } pe_metal_order;
 

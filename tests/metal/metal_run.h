@@ -18,7 +18,7 @@ typedef struct metal_case {
   int64_t mats;            /* of experts and heads: how many matrices */
   int64_t cache_bytes[2], state_floats;
   const pe_metal_tiles *tiles; /* NULL: the defaults */
-  pe_metal_part part[PE_OP_VIEWS];
+  pe_metal_part part[PE_OP_VIEWS], out_part;
 } metal_case;
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -172,7 +172,7 @@ static inline pe_metal_call metal_call_of(const metal_case *k) {
   for (int i = 0; i < PE_OP_VECS; i++) m.vecs |= c->vec[i] ? 1u << i : 0;
   m.cache_step = (uint32_t)c->cache_step, m.state_step = (uint32_t)c->state_step;
   m.mat = metal_mat(c->mat), m.mat2 = metal_mat(c->mat2);
-  memcpy(m.part, k->part, sizeof m.part);
+  memcpy(m.part, k->part, sizeof m.part), m.out_part = k->out_part;
   return m;
 }
 
@@ -194,10 +194,15 @@ static inline metal_suite metal_suite_of(const char *kernel) {
   static const struct {
     const char *prefix;
     metal_suite suite;
-  } known[] = {{"attention", METAL_MEMORY},   {"store", METAL_MEMORY},
-               {"rope_store", METAL_MEMORY},  {"conv", METAL_MEMORY},
-               {"delta", METAL_MEMORY},       {"ssm", METAL_MEMORY},
-               {"joined", METAL_JOINED},      {"expert_total", METAL_JOINED_EXPERTS},
+  } known[] = {{"attention", METAL_MEMORY},
+               {"store", METAL_MEMORY},
+               {"rope_store", METAL_MEMORY},
+               {"conv", METAL_MEMORY},
+               {"delta", METAL_MEMORY},
+               {"ssm", METAL_MEMORY},
+               {"joined", METAL_JOINED},
+               {"expert_total", METAL_JOINED_EXPERTS},
+               {"expert_gated_shared", METAL_JOINED_EXPERTS},
                {"shortlist", METAL_SHORTLIST}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strncmp(kernel, known[i].prefix, strlen(known[i].prefix))) return known[i].suite;
@@ -343,6 +348,31 @@ static inline void metal_check_part(const metal_case *k, int i, int32_t heads, i
   }
   CHECK_INT(msl_faults(), 0);
   metal_free(&whole), view_free(&wide);
+}
+
+/* The result as a part of a wider line; the rest of the line is left alone. */
+static inline void metal_check_out_part(const metal_case *k, int32_t heads, int32_t count) {
+  const pe_metal_part part = {2, count, count + 3};
+  const int32_t rows = k->c->rows, width = heads * part.dim;
+  pe_cpu_call c = *k->c;
+  metal_case other = *k;
+  metal_buffers whole, b;
+  msl_forget(), msl_schedule(0), metal_run(k, &whole);
+  c.out = view_new(rows, width), other.c = &c, other.width = width, other.out_part = part;
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    msl_schedule(order), metal_run(&other, &b);
+    const uint32_t *got = b.owned[PE_SLOT_OUT], *want = whole.owned[PE_SLOT_OUT];
+    for (int32_t r = 0; r < rows; r++)
+      for (int32_t j = 0; j < width; j++) {
+        const int32_t i = j % part.dim - part.from;
+        const bool inside = i >= 0 && i < count;
+        const int64_t from = r * k->c->out.step + j / part.dim * count + i;
+        CHECK(got[r * c.out.step + j] == (inside ? want[from] : 0xeeeeeeeeu));
+      }
+    metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&whole), view_free(&c.out);
 }
 
 /* The out of a case with these tiles has the same bits as *b. */

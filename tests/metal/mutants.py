@@ -81,6 +81,20 @@ MUTANTS = [
     ("a map after a recurrence reads its inputs", DISPATCH,
      "return op == PE_OP_SSM || op == PE_OP_CONV ? PE_SLOT_DATA : PE_SLOT_IN2;",
      "return PE_SLOT_IN2;"),
+    ("fourth product into the first", DISPATCH,
+     "  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){fourth, PE_SLOT_OUT};\n",
+     "  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){d->instr[0], PE_SLOT_OUT};\n"),
+    ("gate of a shared expert twice", DISPATCH, "{x, PE_SLOT_DATA2 + part};",
+     "{x, PE_SLOT_DATA + part};"),
+    ("a concat in the wrong order", DISPATCH,
+     "d->call.out_part.from = d->call.out_part.dim,", "d->call.out_part.from = 0,"),
+    ("latent keys turned from their start", DISPATCH,
+     "  a->rope.skip = norm->args.norm.width;\n", ""),
+    ("latent keys that are not there any more", PULL,
+     "if (!stays(m, concat, store) || !stays(m, norm, store) || (r && !stays(m, rope, store))) "
+     "return;", ""),
+    ("a concat over what others need", PULL,
+     "(pe_metal_code_reads(m, i, &x->out) || pe_metal_code_writes(m, i, &x->out))", "false"),
     ("a part without its place", DISPATCH, "return (pe_metal_part){a->from, a->count, a->dim};",
      "return (pe_metal_part){0, a->count, a->dim};"),
     ("a part of a map's input forgotten", DISPATCH,
@@ -140,7 +154,7 @@ MUTANTS = [
     ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv[g]);", "(void)g;"),
 ]
 MODELS = ["llama-mlx4", "qwen3_moe", "qwen3_5-mlx4", "gpt_oss-mxfp4", "phi3-longrope",
-          "granitemoehybrid", "qwen3_next"]
+          "granitemoehybrid", "qwen3_next", "deepseek_v3-mlx4"]
 
 
 def sh(command, **more):

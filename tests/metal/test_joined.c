@@ -4,9 +4,9 @@
 #include "metal_main.h"
 #include "metal_run.h"
 
-enum { MOST = 3 };
+enum { MOST = 4 };
 
-typedef struct products { /* up to three of one input, maybe after a norm */
+typedef struct products { /* up to four of one input, maybe after a norm */
   int32_t in, rows, count, out[MOST];
   pe_step step;
   pe_norm_args norm; /* width 0: none */
@@ -15,10 +15,11 @@ typedef struct products { /* up to three of one input, maybe after a norm */
   pe_quant_matrix mat[MOST];
 } products;
 
-/* Layout `first` and the next ones that take rows as long; with biases for those in `biased`. */
+/* Layout `first` and the next ones that take rows as long; with biases for those in `biased`, but
+ * never for the fourth. */
 static void products_open(products *p, int first, int32_t in, int32_t rows, int32_t count,
                           unsigned biased) {
-  static const int32_t out[MOST] = {21, 16, 5};
+  static const int32_t out[MOST] = {21, 16, 5, 18};
   *p = (products){.in = in, .rows = rows, .count = count, .step = {.rows = rows}};
   p->x = view_new(rows, in), view_fill(&p->x, rows, in);
   p->weight = calloc((size_t)in, sizeof *p->weight);
@@ -30,7 +31,7 @@ static void products_open(products *p, int first, int32_t in, int32_t rows, int3
     metal_matrix(layout, out[i], in, &p->mat[i]);
     p->bias[i] = calloc((size_t)out[i], sizeof *p->bias[i]);
     for (int j = 0; j < out[i]; j++) p->bias[i][j] = uniform();
-    if (!(biased >> i & 1)) free(p->bias[i]), p->bias[i] = NULL;
+    if (!(biased >> i & 1) || i == 3) free(p->bias[i]), p->bias[i] = NULL;
     i++;
   }
 }
@@ -66,8 +67,8 @@ static void put_matrix(metal_buffers *b, int slot, const pe_quant_matrix *m) {
 
 /* What a dispatch over the products has in common; the caller adds outputs. */
 static void put_products(metal_buffers *b, const products *p, pe_metal_call *call) {
-  static const int slot[MOST] = {PE_SLOT_DATA, PE_SLOT_DATA2, PE_SLOT_DATA3};
-  pe_metal_mat *mats[MOST] = {&call->mat, &call->mat2, &call->mat3};
+  static const int slot[MOST] = {PE_SLOT_DATA, PE_SLOT_DATA2, PE_SLOT_DATA3, PE_SLOT_DATA4};
+  pe_metal_mat *mats[MOST] = {&call->mat, &call->mat2, &call->mat3, &call->mat4};
   *call = (pe_metal_call){.rows = p->rows, .in_step = {(int32_t)p->x.step}, .norm = p->norm};
   metal_put(b, PE_SLOT_IN0, p->x.at, (size_t)(p->rows * p->x.step) * 4);
   for (int i = 0; i < p->count; i++) {
@@ -90,7 +91,7 @@ static void same_out(const metal_buffers *b, int slot, const metal_buffers *want
 /* ---- several products ------------------------------------------------------------------------ */
 
 static void check_joined(products *p) {
-  static const int slot[MOST] = {PE_SLOT_OUT, PE_SLOT_OUT2, PE_SLOT_OUT3};
+  static const int slot[MOST] = {PE_SLOT_OUT, PE_SLOT_OUT2, PE_SLOT_OUT3, PE_SLOT_OUT4};
   metal_buffers normed, alone[MOST];
   int32_t step[MOST] = {0};
   msl_forget(), msl_schedule(0);
@@ -107,6 +108,7 @@ static void check_joined(products *p) {
     pe_metal_call call;
     put_products(&b, p, &call);
     call.out_step = step[0], call.out2_step = step[1], call.out3_step = step[2];
+    call.out4_step = step[3];
     for (int i = 0; i < p->count; i++) put_out(&b, slot[i], &alone[i]);
     const pe_op_args none = {0};
     const pe_metal_job job = {.op = PE_OP_LINEAR,
@@ -116,6 +118,7 @@ static void check_joined(products *p) {
                               .mat = &p->mat[0],
                               .mat2 = &p->mat[1],
                               .mat3 = p->count > 2 ? &p->mat[2] : NULL,
+                              .mat4 = p->count > 3 ? &p->mat[3] : NULL,
                               .joined = p->count};
     msl_schedule(order), metal_run_job(&b, &job);
     for (int i = 0; i < p->count; i++) same_out(&b, slot[i], &alone[i]);
@@ -133,7 +136,7 @@ static void test_joined(void) {
     const int32_t unit = metal_layouts[i].unit, in = unit == 1 ? 45 : unit < 256 ? 288 : 512;
     products p;
     if (in % unit) continue;
-    products_open(&p, i, in, rows[i % 4], 2 + i % 2, (unsigned)i % 8);
+    products_open(&p, i, in, rows[i % 4], 2 + i % 3, (unsigned)i % 8);
     check_joined(&p);
     p.norm = norm_of(in, i % 4), check_joined(&p);
     products_close(&p);

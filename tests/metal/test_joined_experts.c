@@ -245,10 +245,78 @@ static void test_norms(void) {
       check_norm_inside(&metal_layouts[i], 1 + i % 4, gated, i % 2 ? 1 : 1 << 20);
 }
 
+/* ---- a shared expert ------------------------------------------------------------------------- */
+
+/* Gate and up projections of experts and of a shared one, `wide` columns of it. */
+static void check_shared(const metal_layout *l, const metal_layout *other, int32_t rows,
+                         int32_t wide, bool normed) {
+  experts e;
+  metal_buffers lines, apart, alone;
+  pe_quant_matrix gate, up;
+  experts_open(&e, l, rows, false), msl_forget(), msl_schedule(0);
+  const metal_layout *fits = e.in % other->unit ? l : other;
+  metal_matrix(fits, wide, e.in, &gate), metal_matrix(l, wide, e.in, &up);
+  const pe_norm_args norm = {e.in, 1, e.in, 1e-5f, 1, 0.5f, 0, 0};
+  const pe_op_args args = {.expert_gated = {{e.in, OUT, EXPERTS, CHOSEN, 0, 0}, PE_MAP_SILU}};
+  pe_cpu_call c = {.in = {e.x}, .vec = {e.weight}, .args.norm = norm};
+  pe_cpu_view x = run_alone(&e, PE_OP_NORM, c, e.in, &lines);
+  if (!normed) x = e.x;
+  c = (pe_cpu_call){.in = {x, e.routed}, .mat = e.mat, .mat2 = e.mat2, .args = args};
+  c.vec[0] = c.vec[1] = e.bias;
+  const pe_cpu_view want = run_alone(&e, PE_OP_EXPERT_GATED, c, CHOSEN * OUT, &apart);
+  c = (pe_cpu_call){.in = {x}, .mat = &gate, .mat2 = &up, .step = &e.step, .rows = rows};
+  c.args.gated = (pe_gated_args){e.in, wide, PE_MAP_SILU}, c.out = view_new(rows, wide);
+  const metal_case k = {.op = PE_OP_GATED, .c = &c, .width = wide};
+  metal_run(&k, &alone);
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    metal_buffers b = {0};
+    pe_metal_call call;
+    uint64_t offsets[3];
+    const size_t bytes = alone.launch.buffer[PE_SLOT_OUT].bytes;
+    put_experts(&b, &e, true, &call);
+    for (int part = 0; part < 3; part++) {
+      metal_put_parts(&b, PE_SLOT_DATA3 + part, &gate, 1, part, offsets);
+      metal_put_parts(&b, PE_SLOT_DATA4 + part, &up, 1, part, offsets);
+    }
+    uint8_t *out2 = memset(metal_put(&b, PE_SLOT_OUT2, NULL, bytes), 0xee, bytes);
+    call.out_step = (int32_t)want.step, call.out2_step = (int32_t)c.out.step;
+    call.mat3 = metal_mat(&gate), call.mat4 = metal_mat(&up);
+    if (normed) call.norm = norm;
+    metal_put(&b, PE_SLOT_VEC3, e.weight, (size_t)e.in * 4);
+    metal_put(&b, PE_SLOT_ARGS, &args, sizeof args);
+    const pe_metal_job job = {.op = PE_OP_EXPERT_GATED,
+                              .call = &call,
+                              .args = &args,
+                              .step = &e.step,
+                              .mat = e.mat,
+                              .mat2 = e.mat2,
+                              .mat3 = &gate,
+                              .mat4 = &up};
+    const size_t own = apart.launch.buffer[PE_SLOT_OUT].bytes;
+    uint8_t *out = memset(metal_put(&b, PE_SLOT_OUT, NULL, own), 0xee, own);
+    CHECK_INT(pe_metal_scratch(&job), 0);
+    msl_schedule(order), metal_run_job(&b, &job);
+    CHECK(!memcmp(out, apart.owned[PE_SLOT_OUT], own));
+    CHECK(!memcmp(out2, alone.owned[PE_SLOT_OUT], bytes));
+    metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&lines), metal_free(&apart), metal_free(&alone), experts_close(&e);
+  metal_matrix_free(&gate), metal_matrix_free(&up), view_free(&c.out);
+}
+
+static void test_shared(void) {
+  for (int i = 0; i < METAL_LAYOUTS; i++)
+    check_shared(&metal_layouts[i], &metal_layouts[(i + 7) % METAL_LAYOUTS], 1 + i % 3,
+                 i % 2 ? 9 : 37, i % 3 > 0);
+}
+
 static void test_all_ran(void) { metal_check_all_ran(METAL_JOINED_EXPERTS); }
 
-static const check_test tests[] = {
-    {"totals", test_totals}, {"norm inside", test_norms}, {"all have run", test_all_ran}};
+static const check_test tests[] = {{"totals", test_totals},
+                                   {"norm inside", test_norms},
+                                   {"shared", test_shared},
+                                   {"all have run", test_all_ran}};
 
 int main(int argc, char **argv) {
   return metal_main("metal joined experts", tests, (int)(sizeof tests / sizeof *tests), argc, argv);

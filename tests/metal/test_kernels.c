@@ -243,7 +243,7 @@ static void test_heads(void) {
     metal_buffers b;
     metal_check_into(&k, slack(in), &b);
     check_every_tile(&k, &b);
-    metal_check_part(&k, 0, HEADS, in);
+    metal_check_part(&k, 0, HEADS, in), metal_check_out_part(&k, HEADS, out);
     metal_free(&b), view_free(&c.in[0]), view_free(&c.out);
     for (int h = 0; h < HEADS; h++) metal_matrix_free(&m[h]);
   }
@@ -395,7 +395,7 @@ static void test_rope(void) {
     }
     const metal_case k = {.op = PE_OP_ROPE, .c = &c, .width = HEADS * DIM, .vec = {DIM}};
     metal_check(&k, 1e-5);
-    if (!(i & 4)) metal_check_part(&k, 0, HEADS, DIM);
+    if (!(i & 4)) metal_check_part(&k, 0, HEADS, DIM), metal_check_out_part(&k, HEADS, DIM);
     if (!(i & 4)) view_free(&c.in[0]);
     view_free(&c.in[1]), view_free(&c.out);
   }

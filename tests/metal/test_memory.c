@@ -188,6 +188,53 @@ static void check_rope_store(pe_cache_args cache, bool normalized) {
   view_free(&turn.in[0]), view_free(&turn.out);
 }
 
+/* Keys of latent attention: the store normalizes the first `latent` values and turns the rest, or
+ * leaves them as they are. */
+static void check_latent(int32_t type, int32_t latent, int32_t turns, int32_t weights) {
+  static const int32_t past[] = {5, 0, 70}, count[] = {1, 3, 2};
+  static world w;
+  const pe_cache_args cache = {1, 1, latent + 20, 0, 16, type};
+  const pe_norm_args norm = {latent, 1, weights, 1e-6f, 0.5f, 0.7f, 0, 0};
+  const pe_rope_args rope = {1, 20, turns, 1, 2, {0}};
+  const pe_store_args plain = {.cache = cache};
+  float weight[256];
+  for (int i = 0; i < 256; i++) weight[i] = uniform();
+  world_tables(&w), world_rows(&w, past, count);
+  pools p = pools_new(&cache);
+  pe_cpu_call c = store_call(&w, &p, &plain), joined = c;
+  metal_case k = {.op = PE_OP_STORE, .c = &c, .cache_bytes = {p.bytes, 0}, .vec = {latent}};
+  metal_buffers normed, turned, both, want;
+  pe_cpu_view rest = {.at = c.in[0].at + latent, .step = c.in[0].step};
+  pe_cpu_view table = view_new(c.rows, 2 * turns + 1);
+  view_fill(&table, c.rows, 2 * turns + 1), msl_forget(), msl_schedule(0);
+  pe_cpu_call one = {.in = {c.in[0]}, .vec = {weight}, .args.norm = norm};
+  pe_cpu_call two = {.in = {view_new(c.rows, 20), table}, .args.rope = rope};
+  for (int32_t r = 0; r < c.rows; r++)
+    memcpy(two.in[0].at + r * two.in[0].step, rest.at + r * rest.step, 20 * 4);
+  pe_cpu_call three = {.args.concat = {2, 1, {latent, 20}, {0}}};
+  three.in[0] = metal_alone(&k, PE_OP_NORM, one, latent, latent, &normed);
+  three.in[1] = metal_alone(&k, PE_OP_ROPE, two, 20, 0, &turned);
+  joined.in[0] = metal_alone(&k, PE_OP_CONCAT, three, latent + 20, 0, &both);
+  k.c = &joined, metal_run(&k, &want);
+  c.args.store.rope = (pe_rope_args){1, cache.key, turns, 1, latent + 2, norm};
+  c.in[2] = table, c.vec[0] = weight, k.c = &c;
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    metal_buffers b;
+    msl_schedule(order), metal_run(&k, &b);
+    CHECK(metal_same(&b, &want, PE_SLOT_KEYS));
+    metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&normed), metal_free(&turned), metal_free(&both), metal_free(&want);
+  view_free(&two.in[0]), pools_free(&p), store_free(&c);
+}
+
+static void test_latent(void) {
+  for (int32_t type = 0; type < PE_KV_TYPES; type++) {
+    check_latent(type, 40, 8, 40), check_latent(type, 200, 5, 0), check_latent(type, 33, 0, 33);
+  }
+}
+
 static void test_rope_store(void) {
   for (int32_t type = 0; type < PE_KV_TYPES; type++) {
     check_rope_store((pe_cache_args){1, 2, 40, 44, 16, type}, false);
@@ -502,6 +549,7 @@ static const check_test tests[] = {
     {"store", test_store},
     {"store of nonsense", test_store_of_nonsense},
     {"rope and store", test_rope_store},
+    {"latent", test_latent},
     {"attention", test_attention},
     {"attention of decode", test_attention_of_decode},
     {"conv", test_conv},

@@ -40,11 +40,14 @@ layers "norms apart" "--metal-tiles norm_rows=0" 30 qwen3
 layers "dispatches with experts" "" 45 qwen3_moe-mlx4
 # The kernel of what a map reads does it: the gates of attention and delta nets, of a shared expert
 # (whose product is one more of those that are added), residuals with a factor.
-layers "a gated norm, gated attention, a shared expert" "" 47 qwen3_5_moe
+layers "a gated norm, gated attention, a shared expert" "" 41 qwen3_5_moe
 # Parts of a value are read where they are, and a delta net makes its inputs itself.
-layers "slices, norms and maps before a delta net" "" 45 qwen3_next
-layers "maps after recurrences, residuals with a factor" "" 37 granitemoehybrid
-layers "shared experts" "" 29 glm4_moe-mlx4
+layers "slices, norms and maps before a delta net" "" 41 qwen3_next
+layers "maps after recurrences, residuals with a factor" "" 33 granitemoehybrid
+layers "shared experts" "" 27 glm4_moe-mlx4
+# Latent attention in 7: both products that narrow, q, heads to the latent, rope and store (which
+# make the keys), attention, heads to values, o.
+layers "latent attention" "" 36 deepseek_v3-mlx4
 # A token reads the matrices of its experts once, and sorting one row would win nothing: in two
 # layers 3 experts of 2 * 32 * 64 weights of 5 bits each. Heads are read once as well.
 reads() {
