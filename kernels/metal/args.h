@@ -154,7 +154,7 @@ typedef struct pe_metal_call {
   uint32_t vecs, cache_step, state_step;        /* cache_step: bytes; state_step: floats */
   pe_metal_mat mat, mat2, mat3, mat4;
   int32_t out2_step, out3_step, out4_step;
-  pe_norm_args norm;                         /* of the input of a product; width 0: none */
+  pe_norm_args norm; /* of the input of a product, of the values of a store; width 0: none */
   pe_metal_part part[PE_OP_VIEWS], out_part; /* out_part: the result is a part of a wider line */
 } pe_metal_call;
 

@@ -101,6 +101,11 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                           device float *out [[buffer(PE_SLOT_OUT)]],
                           device const float *in [[buffer(PE_SLOT_IN0)]],
                           device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                          device const float *map0 [[buffer(PE_SLOT_IN2)]],
+                          device const float *map1 [[buffer(PE_SLOT_IN3)]],
+                          device const float *map2 [[buffer(PE_SLOT_IN4)]],
+                          device const float *map3 [[buffer(PE_SLOT_IN5)]],
+                          constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
                           device const uchar *data [[buffer(PE_SLOT_DATA)]],
                           device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
                           device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
@@ -130,7 +135,9 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
       if (!stores(r * C + c, lane % PARTS) || r >= count || column >= (uint)args.out) continue;
       float y = sums[r * C + c];
       if (has_vec(call, 0)) y += bias[(size_t)expert * (size_t)args.out + column];
-      pair_output(call, args, out, pairs[r])[column] = y;
+      const int row = pairs[r] / args.chosen, at = pairs[r] % args.chosen * args.out;
+      pair_output(call, args, out, pairs[r])[column] =
+          mapped(after, map0, map1, map2, map3, row, at + (int)column, y, 0.0f);
     }
 }
 template [[host_name("expert_linear_1")]] kernel decltype(expert_linear<1, 2>) expert_linear<1, 2>;

@@ -71,10 +71,11 @@ METAL_FUNC void put_row(threadgroup const float *x, uint width, uint lane, devic
   }
 }
 
-struct store_lines {  // keys, values and the rope table of a row
+struct store_lines {  // keys, values and the rope table of a row; the weight of a norm of values
   device const float *keys;
   device const float *values;
   device const float *table;
+  device const float *weight;
 };
 
 // One head of a row; `room` has PE_STORE_WIDTH values.
@@ -107,7 +108,16 @@ METAL_FUNC void store_head(constant pe_metal_call &call, constant pe_store_args 
   if (value == 0u) return;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   x = from.values + head * value;
-  for (uint i = lane; i < value; i += 32u) room[i] = x[i];
+  if (call.norm.width > 0) {
+    const float factor = norm_factor(call.norm, (int)value, x, lane);
+    for (uint i = lane; i < value; i += 32u) {
+      float v = x[i] * factor;
+      if (call.norm.weights != 0) v *= from.weight[i] + call.norm.offset;
+      room[i] = v * call.norm.scale;
+    }
+  } else {
+    for (uint i = lane; i < value; i += 32u) room[i] = x[i];
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   put_row(room, value, lane,
           values + block + kv_head_offset(cache, head, value) +
@@ -121,6 +131,7 @@ kernel void store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   device const float *in_values [[buffer(PE_SLOT_IN1)]],
                   device const float *table [[buffer(PE_SLOT_IN2)]],
                   device const float *weight [[buffer(PE_SLOT_VEC0)]],
+                  device const float *value_weight [[buffer(PE_SLOT_VEC3)]],
                   device uchar *keys [[buffer(PE_SLOT_KEYS)]],
                   device uchar *values [[buffer(PE_SLOT_VALUES)]],
                   device const int *words [[buffer(PE_SLOT_STEP)]],
@@ -132,6 +143,7 @@ kernel void store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   from.keys = in_keys + line_at(row, call.in_step[0]);
   from.values = in_values + line_at(row, call.in_step[1]);
   from.table = table + line_at(row, call.in_step[2]);
+  from.weight = value_weight;
   store_head(call, args, from, weight, keys, values, words, row, group.x, room, lane);
 }
 
@@ -145,6 +157,7 @@ kernel void rope_store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                        device const float *queries [[buffer(PE_SLOT_IN3)]],
                        device const float *weight [[buffer(PE_SLOT_VEC0)]],
                        device const float *query_weight [[buffer(PE_SLOT_VEC1)]],
+                       device const float *value_weight [[buffer(PE_SLOT_VEC3)]],
                        device uchar *keys [[buffer(PE_SLOT_KEYS)]],
                        device uchar *values [[buffer(PE_SLOT_VALUES)]],
                        device const int *words [[buffer(PE_SLOT_STEP)]],
@@ -157,6 +170,7 @@ kernel void rope_store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   from.keys = in_keys + line_at(row, call.in_step[0]);
   from.values = in_values + line_at(row, call.in_step[1]);
   from.table = table + line_at(row, call.in_step[2]);
+  from.weight = value_weight;
   if (group.x < heads) {
     const int at = (int)group.x * args.rope.dim;
     head_turn(args.rope, queries + line_at(row, call.in_step[3]) + part_at(call.part[3], at),

@@ -188,10 +188,10 @@ enum {
   EXPERT_MAT = EXPERT_SLOTS | MAT | SLOT(VEC3) | SLOT(SCRATCH),
   SORT_SLOTS = CALL | SLOT(IN1) | SLOT(SCRATCH)
 };
-static const pe_metal_pass expert_sorted = {"expert_linear_8", EXPERT_MAT,    FORMAT | NORM,
-                                            SLOT(OUT),         expert_grid_8, NULL};
+static const pe_metal_pass expert_sorted = {"expert_linear_8", EXPERT_MAT | AFTER, FORMAT | NORM,
+                                            SLOT(OUT),         expert_grid_8,      NULL};
 static const pe_metal_pass expert[] = {
-    {"expert_linear_1", EXPERT_MAT, FORMAT | NORM, SLOT(OUT), expert_grid_1, NULL},
+    {"expert_linear_1", EXPERT_MAT | AFTER, FORMAT | NORM, SLOT(OUT), expert_grid_1, NULL},
     {"expert_sort", SORT_SLOTS, 0, SLOT(SCRATCH), sort_grid, &expert_sorted},
     {"expert_transposed", EXPERT_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), expert_transposed_grid,
      NULL}};
@@ -458,8 +458,8 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                      NULL}};
 
 enum {
-  STORE_SLOTS = CALL | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(VEC0) | SLOT(KEYS) | SLOT(VALUES) |
-                SLOT(STEP),
+  STORE_SLOTS = CALL | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(VEC0) | SLOT(VEC3) | SLOT(KEYS) |
+                SLOT(VALUES) | SLOT(STEP),
   STORE_WRITES = SLOT(KEYS) | SLOT(VALUES)
 };
 static const pe_metal_pass store[] = {{"store", STORE_SLOTS, KV, STORE_WRITES, store_grid, NULL},

@@ -138,11 +138,11 @@ static void join_rope(const setting *s) {
 
 /* ---- pulled ---------------------------------------------------------------------------------- */
 
-/* The norm of the input of a product. */
-static void pull_norm(const setting *s, int32_t from) {
+/* The norm of input i: of a product, or the values of a store. */
+static void pull_norm(const setting *s, int i, int32_t from) {
   const pe_instr *norm = instr_of(s, from);
-  s->d->call.norm = norm->args.norm, s->d->call.in_step[0] = norm->in[0].step;
-  s->d->bound[PE_SLOT_IN0] = (pe_metal_bound){norm, PE_SLOT_IN0};
+  s->d->call.norm = norm->args.norm;
+  bind_input(s, i, from, 0);
   s->d->bound[PE_SLOT_VEC3] = (pe_metal_bound){norm, PE_SLOT_VEC0};
 }
 
@@ -193,7 +193,7 @@ static void pull_inputs(const setting *s, int32_t code) {
     } else if (from >= 0 && s->d->job.op == PE_OP_DELTA) {
       pull_before(s, i, from);
     } else if (op == PE_OP_NORM) {
-      pull_norm(s, from);
+      pull_norm(s, i, from);
     }
   }
 }
@@ -223,8 +223,9 @@ static void pull_map(const setting *s, int32_t code) {
     a->function[i] = y && y->op == PE_OP_MAP ? y->args.map.step[0].op : -1;
     if (y && y->op == PE_OP_LINEAR && i != a->self) a->product = i, pull_product(s->d, y);
     if (y && y->op == PE_OP_SLICE) a->part[i] = part_of(y);
-    a->step[i] = y ? y->in[0].step : x->in[i].step;
-    s->d->bound[first + i] = (pe_metal_bound){y ? y : x, y ? PE_SLOT_IN0 : PE_SLOT_IN0 + i};
+    const int own = a->map.input[i].fixed ? PE_SLOT_VEC0 + i : PE_SLOT_IN0 + i;
+    a->step[i] = y ? y->in[0].step : a->map.input[i].fixed ? 0 : x->in[i].step;
+    s->d->bound[first + i] = (pe_metal_bound){y ? y : x, y ? PE_SLOT_IN0 : own};
   }
 }
 

@@ -66,6 +66,8 @@ static bool can_map(const pe_metal_maker *m, int32_t code) {
   case PE_OP_ATTENTION:
   case PE_OP_CONV:
   case PE_OP_SSM: return true;
+  case PE_OP_EXPERT_LINEAR:
+    return !instr_of(m, code)->args.expert.spread && !instr_of(m, code)->args.expert.transposed;
   case PE_OP_LINEAR: /* siblings are joined instead */
     return !has_sibling(m, code, -1) && !has_sibling(m, code, 1);
   case PE_OP_EXPERT_SUM: return m->order->pulled[code][0] >= 0;
@@ -105,7 +107,7 @@ static bool map_takes(const pe_metal_maker *m, int32_t map, int i, int32_t code)
   const pe_instr *x = instr_of(m, code), *y = instr_of(m, map);
   const pe_map_args *a = &y->args.map;
   if (x->op == PE_OP_MAP) return !a->input[i].fixed && takes_function(m, map, code);
-  if (!is_whole(a, i) || has_fixed(a) || inputs_of(m, map, &x->out) > 1) return false;
+  if (!is_whole(a, i) || inputs_of(m, map, &x->out) > 1) return false;
   if (x->op == PE_OP_LINEAR && self_of(m, map)) return takes_product(m, map, code);
   return !self_of(m, map) && x->out.step == a->width && can_map(m, code);
 }
@@ -154,6 +156,13 @@ static bool delta_takes(const pe_metal_maker *m, const pe_delta_args *d, int i, 
   return lines == 1 && (i == 3 || !has_fixed(map));
 }
 
+/* A store normalizes the heads of its values. */
+static bool takes_values(const pe_instr *y, const pe_instr *x) {
+  const pe_norm_args *a = &x->args.norm;
+  return x->op == PE_OP_NORM && !a->layer && a->weights <= a->width &&
+         a->width == y->args.store.cache.value;
+}
+
 /* Can `reader` compute `code`, which is its input i? */
 static bool takes(const pe_metal_maker *m, int32_t reader, int i, int32_t code) {
   const pe_instr *x = instr_of(m, code), *y = instr_of(m, reader);
@@ -161,6 +170,7 @@ static bool takes(const pe_metal_maker *m, int32_t reader, int i, int32_t code) 
   const bool few = m->level == PE_METAL_NORMS;
   if (x->op == PE_OP_SLICE) return takes_slice(y, i, x);
   if (y->op == PE_OP_MAP) return map_takes(m, reader, i, code);
+  if (y->op == PE_OP_STORE) return i == 1 && takes_values(y, x);
   if (y->op == PE_OP_DELTA) return delta_takes(m, &y->args.delta, i, code);
   if (x->op == PE_OP_CONCAT) return y->op == PE_OP_CONV;
   if (x->op == PE_OP_NORM && i == 0) return few && takes_norm(y, x);

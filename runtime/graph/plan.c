@@ -106,14 +106,16 @@ static bool may_pull(const pe_planner *s, const pe_node *r, pe_value v) {
   const pe_node *n = &s->node[v];
   switch (n->op) {
   case PE_OP_NORM:
-    return is_product(r) || r->op == PE_OP_MAP || r->op == PE_OP_DELTA || r->op == PE_OP_CONCAT;
+    return is_product(r) || r->op == PE_OP_MAP || r->op == PE_OP_DELTA || r->op == PE_OP_CONCAT ||
+           r->op == PE_OP_STORE;
   case PE_OP_SLICE: return true;
   case PE_OP_CONCAT: return r->op == PE_OP_CONV || r->op == PE_OP_STORE;
   case PE_OP_ROPE:
   case PE_OP_HEAD_LINEAR: return r->op == PE_OP_CONCAT;
   case PE_OP_MAP:
     return s->uses[v] == 1 && (r->op == PE_OP_DELTA || (r->op == PE_OP_MAP && n->inputs == 1));
-  case PE_OP_EXPERT_LINEAR: return r->op == PE_OP_EXPERT_SUM && n->args.expert.spread;
+  case PE_OP_EXPERT_LINEAR:
+    return r->op == PE_OP_EXPERT_SUM || (s->uses[v] == 1 && r->op == PE_OP_MAP);
   case PE_OP_LINEAR:
   case PE_OP_EXPERT_SUM:
   case PE_OP_ATTENTION:

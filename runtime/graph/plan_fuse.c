@@ -199,6 +199,22 @@ static bool narrow_map(pe_node *n) {
   return true;
 }
 
+static int32_t times(const pe_node *n, pe_value v) {
+  int32_t count = 0;
+  for (int i = 0; i < n->inputs; i++) count += n->in[i] == v;
+  return count;
+}
+
+/* What both maps read, the one made of them reads once. */
+static void forget_doubles(pe_planner *s, const pe_node *a, const pe_node *n, const pe_node *made) {
+  for (int i = 0; i < made->inputs; i++) {
+    const pe_value v = made->in[i];
+    bool first = v >= 0;
+    for (int k = 0; k < i; k++) first = first && made->in[k] != v;
+    if (first) s->uses[v] -= times(a, v) + times(n, v) - times(made, v);
+  }
+}
+
 /* If an input of map i is itself a map without other readers, prepends its steps, provided that the
  * inputs, steps and registers suffice. */
 static bool fuse_map_once(pe_planner *s, size_t i) {
@@ -224,6 +240,7 @@ static bool fuse_map_once(pe_planner *s, size_t i) {
     made.args.map.result = append_steps(&made.args.map, &n->args.map, reg);
     pe_node test = made;
     if (!narrow_map(&test)) continue;
+    forget_doubles(s, a, n, &made);
     *n = made;
     drop(s, v, i);
     return true;

@@ -4,27 +4,31 @@
 
 #include "metal_run.h"
 
-/* a * op + sigmoid(b), where a value of b stands for three columns. */
+/* (a * op + sigmoid(b)) * v, where a value of b stands for three columns and v is a vector. */
 static inline pe_metal_after metal_after_of(int32_t width) {
   const int32_t few = (width + 2) / 3;
-  return (pe_metal_after){.map = {.width = width,
-                                  .inputs = 3,
-                                  .steps = 2,
-                                  .result = 3,
-                                  .input = {{width, 1, 0}, {width, 1, 0}, {few, 3, 0}},
-                                  .step = {{PE_MAP_MUL, 0, 1, 3}, {PE_MAP_ADD, 3, 2, 3}}},
-                          .self = 1,
-                          .product = -1,
-                          .function = {-1, -1, PE_MAP_SIGMOID, -1}};
+  return (pe_metal_after){
+      .map = {.width = width,
+              .inputs = 4,
+              .steps = 3,
+              .result = 4,
+              .input = {{width, 1, 0}, {width, 1, 0}, {few, 3, 0}, {width, 1, 1}},
+              .step = {{PE_MAP_MUL, 0, 1, 4}, {PE_MAP_ADD, 4, 2, 4}, {PE_MAP_MUL, 4, 3, 4}}},
+      .self = 1,
+      .product = -1,
+      .function = {-1, -1, PE_MAP_SIGMOID, -1}};
 }
 
 /* A map alone; the caller frees the buffers. */
 static inline pe_cpu_view metal_map_alone(const metal_case *k, const pe_map_args *map,
-                                          const pe_cpu_view *in, metal_buffers *b) {
+                                          const pe_cpu_view *in, const float *vec,
+                                          metal_buffers *b) {
   pe_cpu_call c = {.step = k->c->step, .rows = k->c->rows, .out = view_new(k->c->rows, map->width)};
-  for (int i = 0; i < map->inputs; i++) c.in[i] = in[i];
-  c.args.map = *map;
-  const metal_case alone = {.op = PE_OP_MAP, .c = &c, .width = map->width};
+  for (int i = 0; i < map->inputs; i++)
+    if (!map->input[i].fixed) c.in[i] = in[i];
+  c.args.map = *map, c.vec[3] = vec;
+  const metal_case alone = {
+      .op = PE_OP_MAP, .c = &c, .width = map->width, .vec = {0, 0, 0, map->width}};
   metal_run(&alone, b);
   const pe_cpu_view out = {.at = b->owned[PE_SLOT_OUT], .step = c.out.step};
   view_free(&c.out);
@@ -43,14 +47,16 @@ static inline void metal_check_after(const metal_case *k, int first) {
                                 .step = {{PE_MAP_SIGMOID, 0, 0, 0}}};
   pe_cpu_view a = view_new(rows, width), b = view_new(rows, few), wide = view_new(rows, few + 5);
   metal_buffers alone, functions, mapped;
+  float *vec = calloc((size_t)width, sizeof *vec);
+  for (int32_t i = 0; i < width; i++) vec[i] = uniform();
   view_fill(&a, rows, width), view_fill(&b, rows, few), view_fill(&wide, rows, few + 5);
   for (int32_t r = 0; r < rows; r++)
     memcpy(wide.at + r * wide.step + 3, b.at + r * b.step, (size_t)few * 4);
   msl_forget(), msl_schedule(0), metal_run(k, &alone);
   const pe_cpu_view in[] = {a,
                             {.at = alone.owned[PE_SLOT_OUT], .step = k->c->out.step},
-                            metal_map_alone(k, &function, &b, &functions)};
-  metal_map_alone(k, &after.map, in, &mapped);
+                            metal_map_alone(k, &function, &b, NULL, &functions)};
+  metal_map_alone(k, &after.map, in, vec, &mapped);
   after.step[0] = (int32_t)a.step, after.step[2] = (int32_t)wide.step;
   after.part[2] = (pe_metal_part){3, few, few + 5};
   for (int order = 0; order < MSL_SCHEDULES; order++) {
@@ -58,6 +64,7 @@ static inline void metal_check_after(const metal_case *k, int first) {
     metal_put(&joined, PE_SLOT_AFTER, &after, sizeof after);
     metal_put(&joined, first, a.at, (size_t)(rows * a.step) * 4);
     metal_put(&joined, first + 2, wide.at, (size_t)(rows * wide.step) * 4);
+    metal_put(&joined, first + 3, vec, (size_t)width * 4);
     msl_schedule(order), metal_run_with(k, &joined);
     CHECK(metal_same(&joined, &mapped, PE_SLOT_OUT));
     CHECK(metal_same(&joined, &alone, PE_SLOT_STATE));
@@ -65,7 +72,7 @@ static inline void metal_check_after(const metal_case *k, int first) {
   }
   CHECK_INT(msl_faults(), 0);
   metal_free(&alone), metal_free(&functions), metal_free(&mapped);
-  view_free(&a), view_free(&b), view_free(&wide);
+  view_free(&a), view_free(&b), view_free(&wide), free(vec);
 }
 
 #endif

@@ -19,6 +19,7 @@ typedef struct metal_case {
   int64_t cache_bytes[2], state_floats;
   const pe_metal_tiles *tiles; /* NULL: the defaults */
   pe_metal_part part[PE_OP_VIEWS], out_part;
+  pe_norm_args norm; /* of the values of a store */
 } metal_case;
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -172,7 +173,7 @@ static inline pe_metal_call metal_call_of(const metal_case *k) {
   for (int i = 0; i < PE_OP_VECS; i++) m.vecs |= c->vec[i] ? 1u << i : 0;
   m.cache_step = (uint32_t)c->cache_step, m.state_step = (uint32_t)c->state_step;
   m.mat = metal_mat(c->mat), m.mat2 = metal_mat(c->mat2);
-  memcpy(m.part, k->part, sizeof m.part), m.out_part = k->out_part;
+  memcpy(m.part, k->part, sizeof m.part), m.out_part = k->out_part, m.norm = k->norm;
   return m;
 }
 

@@ -1,6 +1,7 @@
 /* test_joined_experts.c - products of experts in one dispatch with what stands around them: the
  * norm before them, their sum and a map after them. The bits are those of the instructions one by
  * one. */
+#include "metal_after.h"
 #include "metal_main.h"
 #include "metal_run.h"
 
@@ -239,6 +240,28 @@ static void check_norm_inside(const metal_layout *l, int32_t rows, bool gated, i
   metal_free(&normed), metal_free(&apart), experts_close(&e);
 }
 
+/* ---- a map of the products ------------------------------------------------------------------- */
+
+static void test_maps(void) {
+  for (int i = 0; i < 8; i++) {
+    experts e;
+    pe_metal_tiles tiles = pe_metal_tiles_default;
+    experts_open(&e, &metal_layouts[3 * i % METAL_LAYOUTS], 1 + i % 4, false);
+    tiles.expert_sort_pairs = i % 2 ? 1 : 1 << 20;
+    pe_cpu_call c = {.step = &e.step, .rows = e.rows, .in = {e.x, e.routed}, .mat = e.mat};
+    c.vec[0] = e.bias, c.out = view_new(e.rows, CHOSEN * OUT);
+    c.args.expert = (pe_expert_args){e.in, OUT, EXPERTS, CHOSEN, 0, 0};
+    const metal_case k = {.op = PE_OP_EXPERT_LINEAR,
+                          .c = &c,
+                          .width = CHOSEN * OUT,
+                          .vec = {EXPERTS * OUT},
+                          .mats = EXPERTS,
+                          .tiles = &tiles};
+    metal_check_after(&k, PE_SLOT_IN2);
+    view_free(&c.out), experts_close(&e);
+  }
+}
+
 static void test_norms(void) {
   for (int i = 0; i < METAL_LAYOUTS; i++)
     for (int gated = 0; gated < 2; gated++)
@@ -315,6 +338,7 @@ static void test_all_ran(void) { metal_check_all_ran(METAL_JOINED_EXPERTS); }
 
 static const check_test tests[] = {{"totals", test_totals},
                                    {"norm inside", test_norms},
+                                   {"maps", test_maps},
                                    {"shared", test_shared},
                                    {"all have run", test_all_ran}};
 

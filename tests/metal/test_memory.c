@@ -188,6 +188,42 @@ static void check_rope_store(pe_cache_args cache, bool normalized) {
   view_free(&turn.in[0]), view_free(&turn.out);
 }
 
+/* Values that the store normalizes, with weights or without. */
+static void check_values(pe_cache_args cache, int32_t weights) {
+  static const int32_t past[] = {5, 0, 70}, count[] = {1, 3, 2};
+  static world w;
+  const pe_store_args a = {.cache = cache};
+  float weight[256];
+  for (int i = 0; i < 256; i++) weight[i] = uniform();
+  world_tables(&w), world_rows(&w, past, count);
+  pools p = pools_new(&cache);
+  pe_cpu_call c = store_call(&w, &p, &a), apart = c;
+  metal_case k = {.op = PE_OP_STORE, .c = &apart, .cache_bytes = {p.bytes, p.bytes}};
+  metal_buffers normed, want;
+  const pe_norm_args norm = {cache.value, cache.heads, weights, 1e-6f, 0.5f, 0.7f, 0, 0};
+  const pe_cpu_call one = {.in = {c.in[1]}, .vec = {weight}, .args.norm = norm};
+  msl_forget(), msl_schedule(0);
+  apart.in[1] =
+      metal_alone(&k, PE_OP_NORM, one, cache.heads * (int64_t)cache.value, cache.value, &normed);
+  metal_run(&k, &want);
+  c.vec[3] = weight, k.c = &c, k.vec[3] = cache.value, k.norm = norm;
+  for (int order = 0; order < MSL_SCHEDULES; order++) {
+    metal_buffers b;
+    msl_schedule(order), metal_run(&k, &b);
+    CHECK(metal_same(&b, &want, PE_SLOT_KEYS) && metal_same(&b, &want, PE_SLOT_VALUES));
+    metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&normed), metal_free(&want), pools_free(&p), store_free(&c);
+}
+
+static void test_values(void) {
+  for (int32_t type = 0; type < PE_KV_TYPES; type++) {
+    check_values((pe_cache_args){1, 2, 40, 44, 16, type}, 44);
+    check_values((pe_cache_args){1, 3, 64, 150, 16, type}, 0);
+  }
+}
+
 /* Keys of latent attention: the store normalizes the first `latent` values and turns the rest, or
  * leaves them as they are. */
 static void check_latent(int32_t type, int32_t latent, int32_t turns, int32_t weights) {
@@ -550,6 +586,7 @@ static const check_test tests[] = {
     {"store of nonsense", test_store_of_nonsense},
     {"rope and store", test_rope_store},
     {"latent", test_latent},
+    {"norm of values", test_values},
     {"attention", test_attention},
     {"attention of decode", test_attention_of_decode},
     {"conv", test_conv},

@@ -48,6 +48,8 @@ layers "shared experts" "" 27 glm4_moe-mlx4
 # Latent attention in 7: both products that narrow, q, heads to the latent, rope and store (which
 # make the keys), attention, heads to values, o.
 layers "latent attention" "" 36 deepseek_v3-mlx4
+layers "maps of experts and with vectors" "" 23 gpt_oss-mxfp4
+layers "norms of values, factors of layers" "" 75 gemma4_text
 # A token reads the matrices of its experts once, and sorting one row would win nothing: in two
 # layers 3 experts of 2 * 32 * 64 weights of 5 bits each. Heads are read once as well.
 reads() {
