@@ -25,7 +25,7 @@ PERIGEE_METAL="$BUILD/tests/fake-metal.so" run "$BUILD/perigee" run tests/metal/
 sh tests/sh/metal.sh || failed=$((failed + 1))
 
 export PERIGEE_TEST_GC=normal PERIGEE_METAL="$BUILD/tests/fake-metal.so"
-for s in doctor models batch_models moonlet vision_lua vision; do
+for s in doctor models batch_models moonlet taps vision_lua vision; do
   run "$BUILD/perigee" run tests/lua/run.lua "test_$s.lua"
 done
 families='llama-mlx4 qwen3_moe-mlx4 qwen3_5-mlx4 gemma3_text gpt_oss-mxfp4 deepseek_v3-mlx4

@@ -130,5 +130,6 @@ else
     export PERIGEE_TEST_GC
     try "$model" 0 run tests/lua/run.lua test_models "$model"; no_err; out "0 failed"
   done
+  try "taps" 0 run tests/lua/run.lua test_taps qwen3_5_moe; no_err; out "0 failed"
 fi
 closing
