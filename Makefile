@@ -28,9 +28,11 @@ say     = @printf '  %-6s %s\n'
         tests fuzzers serve print-flags FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
-# pkg-config can answer only when they are installed, so compilation happens in a second make.
+# pkg-config can answer only when they are installed, so compilation happens in a second make. It
+# believes that they are, or `make -n`, which installs nothing, would start a third and so on.
 PACKAGES := $(BUILD)/.packages
-READY    := $(shell test -f $(PACKAGES) && test ! .ci/packages -nt $(PACKAGES) && echo yes)
+READY    := $(or $(AGAIN),$(shell test -f $(PACKAGES) && \
+              test ! .ci/packages -nt $(PACKAGES) && echo yes))
 # Homebrew does not link lua@5.4 into its prefix. Older versions of make do not export variables to
 # $(shell), so the path is part of the command.
 ifeq ($(UNAME),Darwin)
@@ -131,7 +133,7 @@ ifeq ($(READY),)
 .NOTPARALLEL:
 all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx \
 bench-grammar fuzz soak mutate install tests fuzzers serve: packages
-	$(Q)$(MAKE) --no-print-directory $@
+	$(Q)$(MAKE) --no-print-directory $@ AGAIN=yes
 else
 all: $(PROGRAM)
 
