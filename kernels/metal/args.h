@@ -177,7 +177,7 @@ typedef struct pe_metal_after {
 /* What the delta rule does to its inputs. norm: of queries and of keys, without weights; map: of
  * decays and betas. A map has one input that is not fixed. */
 typedef struct pe_metal_before {
-  int32_t norms[2], maps[2]; /* 1: it does this; the first 16 bytes */
+  int32_t norms[2], maps[2]; /* 1: it does this */
   pe_norm_args norm[2];
   pe_map_args map[2];
 } pe_metal_before;

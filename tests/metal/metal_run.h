@@ -216,9 +216,17 @@ static inline void metal_check_all_ran(metal_suite suite) {
   }
 }
 
-/* What a pass binds and is not there is a buffer of 16 zeros. */
+/* What a pass binds and is not there is a buffer of 16 zeros. What a kernel takes by reference is
+ * whole, since compilers read it ahead. */
+static inline void metal_bind_none(msl_launch *l, int slot) {
+  static uint8_t none[16], after[sizeof(pe_metal_after)], before[sizeof(pe_metal_before)];
+  _Static_assert(sizeof(pe_concat_args) <= sizeof before, "either may be at its slot");
+  l->buffer[slot].at = none, l->buffer[slot].bytes = sizeof none;
+  if (slot == PE_SLOT_AFTER) l->buffer[slot].at = after, l->buffer[slot].bytes = sizeof after;
+  if (slot == PE_SLOT_BEFORE) l->buffer[slot].at = before, l->buffer[slot].bytes = sizeof before;
+}
+
 static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const pe_metal_pass *p) {
-  static uint8_t none[16];
   msl_launch l = {.kernel = msl_find(p->kernel)};
   pe_metal_grid g;
   if (!l.kernel) {
@@ -234,7 +242,7 @@ static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const p
   for (int i = 0; i < MSL_SLOTS; i++) {
     if (!(p->binds >> i & 1)) continue;
     l.buffer[i] = b->launch.buffer[i];
-    if (!l.buffer[i].at) l.buffer[i].at = none, l.buffer[i].bytes = sizeof none;
+    if (!l.buffer[i].at) metal_bind_none(&l, i);
   }
   for (int i = 0; i < PE_CONSTANTS; i++)
     if (p->constants >> i & 1) l.constant[i] = pe_metal_constant_of(job, i), l.constants |= 1u << i;
