@@ -11,7 +11,7 @@
  *
  * Other codes are pulled: whoever reads their result computes it, and it is in no memory.
  *
- *     norm                     products normalize what they read
+ *     norm                     products normalize what they read, a store its values
  *     a map                    the kernel of what it maps (a product, attention, a norm, a
  *                              recurrence) does it before it stores
  *     a slice                  is read where it is, with the distance of its heads

@@ -29,9 +29,9 @@
  * Memory. A value has a place in one of two areas: the rows area holds one line for every row of
  * the step, the outputs area one line for every row whose logits are wanted. Values that are never
  * alive at the same time share a place. A value is alive from its instruction to its last reader;
- * what a norm, a map or a product before a map reads, until their result is read, so that a device
- * may compute them only then. A tapped value and the logits stay to the end of the step, and a
- * tapped value is never fused away.
+ * what it is made of too, where a device may compute it only when it is read (may_pull in plan.c).
+ * A tapped value and the logits stay to the end of the step, and a tapped value is never fused
+ * away.
  *
  *                     rows area       outputs area
  *   floats per row    0       64      0       64      128         224                 352

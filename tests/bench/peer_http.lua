@@ -59,13 +59,14 @@ local function with_server(side, model, context, f)
     local started = uv.hrtime()
     while true do
       local answer = http.request { url = address .. "/health", timeout_ms = 5000 }
+      if ended.is_set then error(("%s ended, see %s/%s.log"):format(side, folder, side), 0) end
       if answer and answer.status == 200 then break end
       if uv.hrtime() - started > 300e9 then error(side .. " does not answer", 0) end
       async.sleep(100)
     end
     return f(address)
   end)
-  handle:kill "sigterm"
+  if not ended.is_set then handle:kill "sigterm" end
   ended:wait()
   handle:close()
   uv.fs_close(log)

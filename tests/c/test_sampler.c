@@ -1,24 +1,8 @@
 /* test_sampler.c - the sampler against a naive one that sorts everything, and its draws against the
  * distribution. */
-#include "check.h"
-
-#include "runtime/batch/sampler.h"
+#include "sampler_help.h"
 
 enum { MOST = 700 };
-
-static uint64_t state = 7;
-static double unit(void) {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return (double)(state >> 11) * 0x1p-53;
-}
-static int32_t below(int32_t n) { return (int32_t)(unit() * n); }
-
-static pe_sampler *open_sampler(int32_t n) {
-  pe_sampler *s = NULL;
-  pe_error err = {0};
-  CHECK_OK(pe_sampler_open(n, &s, &err), err);
-  return s;
-}
 
 static int32_t pick_at(pe_sampler *s, const pe_sampling *p, const float *x, int64_t position) {
   pe_choice c;

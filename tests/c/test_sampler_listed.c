@@ -1,7 +1,7 @@
 /* test_sampler_listed.c - picks from lists against picks from whole rows, bit for bit, and with
  * top_p and min_p against their definition in double precision. What a pick may not read is NaN. */
-#include "check.h"
 #include "runtime/batch/sampler_listed.h"
+#include "sampler_help.h"
 
 #include "kernels/scan.h"
 
@@ -10,20 +10,6 @@
 enum { MOST = 40000, HISTORY = 600, BANS = 6 };
 static const int32_t sizes[] = {3, 300, 1000, 6000, 8192, 8193, 20000, 32001, MOST};
 enum { SIZES = sizeof sizes / sizeof *sizes };
-
-static uint64_t state = 7;
-static double unit(void) {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return (double)(state >> 11) * 0x1p-53;
-}
-static int32_t below(int32_t n) { return (int32_t)(unit() * n); }
-
-static pe_sampler *open_sampler(int32_t n) {
-  pe_sampler *s = NULL;
-  pe_error err = {0};
-  CHECK_OK(pe_sampler_open(n, &s, &err), err);
-  return s;
-}
 
 /* A row of a wide head: a few high logits, sometimes neighbours, ties, and tokens that are out. */
 static void fill_line(float *x, int32_t n) {
