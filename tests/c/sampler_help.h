@@ -1,5 +1,5 @@
-/* sampler_help.h - what the suites of the sampler share: numbers that are the same in every run, and
- * a sampler. */
+/* sampler_help.h - what the suites of the sampler share: numbers that are the same in every run,
+ * and a sampler. */
 #ifndef SAMPLER_HELP_H
 #define SAMPLER_HELP_H
 
