@@ -124,7 +124,7 @@ METAL_DEP := $(METAL_SRC) kernels/metal/args.h kernels/op_args.h kernels/quant.h
 FAKE_METAL := $(BUILD)/tests/fake-metal.so
 # A Mac has the real one; the thread sanitizer does not know the executor's fibres.
 FAKE_TEST := $(if $(filter Darwin,$(UNAME))$(findstring thread,$(SAN)),,$(FAKE_METAL) \
-            $(BUILD)/tests/test_metal_host $(BUILD)/tests/test_metal_batch)
+            $(addprefix $(BUILD)/tests/test_metal_,host steps batch))
 LIBRARY  := $(BUILD)/libperigee.a
 PROGRAM  := $(BUILD)/perigee
 
@@ -363,8 +363,8 @@ $(BUILD)/tests/fake-metal-checked.so: $(FAKE_OBJ) $(BUILD)/metal/fake/source.o $
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -shared -o $@ $^ -lpthread
 METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_$(1).c $(LIBRARY) $(LDFLAGS) $(LIBS)
-$(BUILD)/tests/test_metal_%: tests/metal/test_metal_%.c tests/metal/fake_help.h $(FAKE_DEP) \
-  $(LIBRARY) | $(FAKE_METAL)
+$(BUILD)/tests/test_metal_%: tests/metal/test_metal_%.c tests/metal/fake_help.h \
+  tests/metal/little_metal.h $(FAKE_DEP) $(LIBRARY) | $(FAKE_METAL)
 	$(say) TEST $@
 	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(call METAL_HOST,$*)
 ifneq ($(READY),)
@@ -380,6 +380,7 @@ endif
 print-flags:
 	@echo '$(filter-out -MMD -MP,$(CF)) $(LIB_CF)'
 	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,host)'
+	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,steps)'
 	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,batch)'
 	@echo '$(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)'
 

@@ -57,8 +57,9 @@ void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size);
 /* Takes the whole pages within this range of a mapped file out of memory; reading them brings them
  * back. A hint also. */
 void pe_buffer_forget(const pe_buffer *b, uint64_t at, uint64_t size);
-/* Asks for large pages under a reserved buffer, before it is touched: streams through weights then
- * miss the page tables less often. A hint also. */
+/* Asks for large pages under a reserved buffer, before it is touched: streams through weights, and
+ * the short ones through keys and values of a head, then miss the page tables less often. A hint
+ * also. */
 void pe_buffer_large_pages(const pe_buffer *b);
 /* Reads one byte of every page, so that they are in memory when this returns. */
 void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size);

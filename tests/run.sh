@@ -59,7 +59,7 @@ export COUNTS
 trap 'rm -rf "$COUNTS"' EXIT
 # Listed by source: a leftover of a deleted test does not run, and a test that was not built fails.
 together= alone=
-metal='tests/metal/test_metal_host.c tests/metal/test_metal_batch.c'
+metal=$(ls tests/metal/test_metal_*.c)
 case $(uname)${SAN:-} in Darwin* | *thread*) metal= ;; esac
 for t in tests/lua/test_*.lua tests/c/test_*.c $metal tests/fuzz/fuzz_*.c tests/fuzz/fuzz_*.lua \
   tests/sh/*.sh; do

@@ -90,7 +90,9 @@ static pe_status reserve_blocks(pe_kv *kv, pe_error *err) {
                      kv->blocks, (unsigned long long)kv->step[i]);
     kv->at[i] = size, size += bytes;
   }
-  return pe_buffer_reserve(size + ALIGN, &kv->memory, err);
+  pe_status rc = pe_buffer_reserve(size + ALIGN, &kv->memory, err);
+  if (!rc) pe_buffer_large_pages(kv->memory);
+  return rc;
 }
 
 static void place_layers(pe_kv *kv) {

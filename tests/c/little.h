@@ -119,7 +119,8 @@ static inline pe_status little_weights(uint64_t seed, pe_weights **out, pe_error
   return pe_weights_synthetic(shape, 10, seed, out, err);
 }
 
-static inline pe_status little_open(little *l, int kinds, const pe_kv_options *o, pe_error *err) {
+static inline pe_status little_open_on(little *l, int kinds, const pe_kv_options *o,
+                                       const pe_backend *backend, pe_error *err) {
   *l = (little){0};
   pe_status rc = little_weights(7, &l->weights, err);
   if (!rc) rc = pe_graph_open(l->weights, &l->graph, err);
@@ -130,10 +131,15 @@ static inline pe_status little_open(little *l, int kinds, const pe_kv_options *o
   if (!rc) rc = pe_recur_open(l->graph, o->sequences, &l->recur, err);
   if (!rc)
     rc = pe_device_open(
-        &(pe_device_options){.plan = l->plan, .pool = l->pool, .kv = l->kv, .recur = l->recur},
+        &(pe_device_options){
+            .backend = backend, .plan = l->plan, .pool = l->pool, .kv = l->kv, .recur = l->recur},
         &l->device, err);
   if (rc) little_close(l);
   return rc;
+}
+/* The same on the default backend. */
+static inline pe_status little_open(little *l, int kinds, const pe_kv_options *o, pe_error *err) {
+  return little_open_on(l, kinds, o, NULL, err);
 }
 
 /* Computes the next count tokens of s, which are in `token`; out: count * VOCABULARY logits. */

@@ -20,7 +20,7 @@ for t in "$BUILD"/tests/metal_* "$BUILD"/tests/checked_*; do
 done
 run sh tests/metal/refused.sh
 PERIGEE_METAL="$BUILD/tests/fake-metal.so" run "$BUILD/perigee" doctor
-for t in host batch; do run "$BUILD/tests/test_metal_$t"; done
+for t in host steps batch; do run "$BUILD/tests/test_metal_$t"; done
 PERIGEE_METAL="$BUILD/tests/fake-metal.so" run "$BUILD/perigee" run tests/metal/serve.lua 23
 sh tests/sh/metal.sh || failed=$((failed + 1))
 

@@ -3,12 +3,12 @@
 #include "fake_help.h"
 #include "kernels/metal/gpu.h"
 #include "kernels/metal/table.h"
-#include "little.h"
+#include "little_metal.h"
 #include "runtime/device/metal_shortlist.h"
 
 #include <unistd.h>
 
-enum { STEPS = 10, PROMPT = 7, MOST_ROWS = PROMPT };
+enum { STEPS = 10, PROMPT = 7 };
 static const float NEAR = 2e-3f; /* of logits up to 10, computed in another order */
 
 static fake_control fake;
@@ -159,27 +159,6 @@ static void test_dropped_commands(void) {
 
 /* ---- a model --------------------------------------------------------------------------------- */
 
-static int32_t kv_bits; /* of the models that are opened; 0: 32 */
-
-static pe_status open_on(little *l, const pe_backend *backend, pe_error *err) {
-  const pe_kv_options o = {.tokens = 64, .sequences = 2, .block = 8, .bits = kv_bits};
-  *l = (little){0};
-  pe_status rc = little_weights(7, &l->weights, err);
-  if (!rc) rc = pe_graph_open(l->weights, &l->graph, err);
-  if (!rc) rc = little_graph(l->graph, EVERYTHING, err);
-  if (!rc) rc = pe_plan_open(l->graph, NULL, &l->plan, err);
-  if (!rc) rc = pe_pool_open(1, false, &l->pool, err);
-  if (!rc) rc = pe_kv_open(l->graph, &o, &l->kv, err);
-  if (!rc) rc = pe_recur_open(l->graph, o.sequences, &l->recur, err);
-  if (!rc)
-    rc = pe_device_open(
-        &(pe_device_options){
-            .backend = backend, .plan = l->plan, .pool = l->pool, .kv = l->kv, .recur = l->recur},
-        &l->device, err);
-  if (rc) little_close(l);
-  return rc;
-}
-
 typedef struct answer { /* logits of the prompt and of every step after it */
   float logit[(PROMPT + STEPS) * VOCABULARY];
 } answer;
@@ -268,68 +247,6 @@ static void test_encoded_ahead(void) {
   CHECK(!memcmp(&got, &want, sizeof got));
   pe_seq_close(&s);
   little_close(&l);
-  CHECK_INT(fake.living(), 0);
-}
-
-typedef struct walker { /* a model with a sequence */
-  little l;
-  pe_seq s;
-  pe_run run;
-} walker;
-
-static void walker_open(walker *w) {
-  pe_error err;
-  CHECK_OK(open_on(&w->l, &pe_backend_metal, &err), err);
-  CHECK_OK(pe_seq_open(&w->s, w->l.kv, w->l.recur, &err), err);
-}
-
-static void walker_submit(walker *w, int32_t id) {
-  pe_error err;
-  CHECK_OK(pe_seq_append(&w->s, &id, 1, &err), err);
-  CHECK_OK(pe_seq_run(&w->s, 1, 1, &w->run, &err), err);
-  CHECK_OK(pe_device_submit(w->l.device, &w->run, 1, &err), err);
-}
-
-static void walker_take(walker *w, float *logits) {
-  memcpy(logits, pe_device_logits(w->l.device, 0), VOCABULARY * sizeof *logits);
-  pe_seq_advance(&w->s, 1);
-}
-
-/* Two devices have steps on the GPU at once. A wait that ends before the step leaves it alone. */
-static void test_in_flight(void) {
-  enum { TOKENS = 6 };
-  static float want[TOKENS][VOCABULARY], got[2][TOKENS][VOCABULARY];
-  walker w[2];
-  pe_error err;
-  bool done;
-  walker_open(&w[0]);
-  for (int32_t i = 0; i < TOKENS; i++) {
-    walker_submit(&w[0], i * 5 % VOCABULARY);
-    CHECK_OK(pe_device_wait(w[0].l.device, &err), err);
-    walker_take(&w[0], want[i]);
-  }
-  pe_seq_close(&w[0].s), little_close(&w[0].l);
-  walker_open(&w[0]), walker_open(&w[1]);
-  for (int32_t i = 0; i < TOKENS; i++) {
-    for (int k = 0; k < 2; k++) walker_submit(&w[k], i * 5 % VOCABULARY);
-    CHECK_INT(fake.in_flight(), 2);
-    fake.set_late(2);
-    for (int k = 0; k < 2; k++) { /* the clock has passed already */
-      CHECK_OK(pe_device_proceed(w[k].l.device, 0, &done, &err), err);
-      CHECK(!done);
-    }
-    CHECK_INT(fake.in_flight(), 2);
-    for (int k = 1; k >= 0; k--) { /* the later one first */
-      CHECK_OK(pe_device_wait(w[k].l.device, &err), err);
-      CHECK_INT(fake.in_flight(), 0);
-      walker_take(&w[k], got[k][i]);
-    }
-  }
-  for (int k = 0; k < 2; k++) {
-    CHECK(!memcmp(got[k], want, sizeof want));
-    pe_seq_close(&w[k].s), little_close(&w[k].l);
-  }
-  CHECK_INT(fake.complaints(), 0);
   CHECK_INT(fake.living(), 0);
 }
 
@@ -563,7 +480,6 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"model", test_model},
                                    {"model_half", test_model_half},
                                    {"encoded_ahead", test_encoded_ahead},
-                                   {"in_flight", test_in_flight},
                                    {"overwritten", test_overwritten},
                                    {"lists", test_lists},
                                    {"asked", test_asked},
