@@ -237,7 +237,7 @@ local function with_script(t, name, o)
     assert(entry.batch:run())
   end
   t.ok(finish, "finished")
-  local notes = {} -- of the script; a policy may be late where other work runs
+  local notes = {} -- of the script: policies and reloads are logged too
   for _, note in ipairs(app.notes) do
     if note:find("script mine", 1, true) then notes[#notes + 1] = note end
   end

@@ -41,4 +41,12 @@ static inline bool fake_open(fake_control *out) {
   return so != NULL;
 }
 
+/* The tests of a suite, for which there must be a fake. */
+static inline int fake_main(fake_control *fake, const char *suite, const check_test *tests,
+                            int count, int argc, char **argv) {
+  if (fake_open(fake)) return check_main(suite, tests, count, argc, argv);
+  printf("FAIL %s: no fake Metal\n%s: 0 passed, 1 failed, 0 skipped\n", suite, suite);
+  return 1;
+}
+
 #endif

@@ -283,9 +283,5 @@ static const check_test tests[] = {{"lists", test_lists},
                                    {"lost_device", test_lost_device}};
 
 int main(int argc, char **argv) {
-  if (!fake_open(&fake)) {
-    printf("FAIL metal_batch: no fake Metal\nmetal_batch: 0 passed, 1 failed, 0 skipped\n");
-    return 1;
-  }
-  return check_main("metal_batch", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return fake_main(&fake, "metal_batch", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

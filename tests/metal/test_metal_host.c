@@ -491,9 +491,5 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"no_memory", test_no_memory}};
 
 int main(int argc, char **argv) {
-  if (!fake_open(&fake)) {
-    printf("FAIL metal_host: no fake Metal\nmetal_host: 0 passed, 1 failed, 0 skipped\n");
-    return 1;
-  }
-  return check_main("metal_host", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return fake_main(&fake, "metal_host", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

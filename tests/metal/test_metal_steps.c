@@ -115,9 +115,5 @@ static const check_test tests[] = {{"in_flight", test_in_flight},
                                    {"moved", test_moved}};
 
 int main(int argc, char **argv) {
-  if (!fake_open(&fake)) {
-    printf("FAIL metal_steps: no fake Metal\nmetal_steps: 0 passed, 1 failed, 0 skipped\n");
-    return 1;
-  }
-  return check_main("metal_steps", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return fake_main(&fake, "metal_steps", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }
