@@ -23,8 +23,9 @@
  *     26 .. 28 mat3                          29, 30    their results
  *
  * and vec[2]; a fourth, without a bias, has mat4 in 19 .. 21 and its result in 23. Beside the gate
- * and up projections of experts those of a shared expert are mat3 and mat4, their result in 29. A
- * product that normalizes its input has the weight of the norm in vec[3]. A rope with
+ * and up projections of experts those of a shared expert are mat3 and mat4, their result in 29; if
+ * they choose, in[2] has the logits, vec[2] the bias of the choice, and 23 is the result of the
+ * route. A product that normalizes its input has the weight of the norm in vec[3]. A rope with
  * a store has the store's operands, and its own in in[3] and vec[1].
  *
  * A kernel may do a map before it stores: then it has the result of the map, the inputs of the map
@@ -33,7 +34,8 @@
  *
  * Inputs may be parts of other values (call.part). What else a recurrence computes of its inputs is
  * at 29: a convolution joins them (pe_concat_args), the delta rule has pe_metal_before, the vectors
- * of its map of decays in vec[0] ...
+ * of its map of decays in vec[0] ... and call.norm, with its weight in slot 13, if each head is
+ * normalized before the map.
  *
  * Alignment: data of matrices 4 bytes, scales and biases their element; caches, the step, features
  * and scratch 16; everything else 4. */
@@ -84,7 +86,7 @@ enum pe_metal_slot {
 
 /* Function constants, all uint. The layout of mat, then of mat2, mat3 and mat4 (equal to that of
  * mat in ops without one). GATE: the activation of gated ops. KV: pe_kv_type. NORM: 1 if a product
- * normalizes its input. */
+ * normalizes its input. ROUTE: 1 if products of experts choose them. */
 enum pe_metal_constant {
   PE_CONSTANT_KIND, /* pe_quant_kind */
   PE_CONSTANT_BITS,
@@ -105,6 +107,7 @@ enum pe_metal_constant {
   PE_CONSTANT_GATE,
   PE_CONSTANT_KV,
   PE_CONSTANT_NORM,
+  PE_CONSTANT_ROUTE,
   PE_CONSTANTS
 };
 
@@ -117,14 +120,16 @@ enum {
   PE_SORT_EXPERTS = 1024,
   PE_SORT_THREADS = 256,
   PE_ROUTE_EXPERTS = 1024,
+  PE_ROUTE_FEW = 512, /* of products that choose: more would leave room for too few groups */
   PE_ROUTE_GROUPS = 64,
   PE_ROUTE_CHOSEN = 64,
   PE_ATTENTION_PART = 128, /* keys */
   PE_STORE_WIDTH = 1024,   /* the widest row of a head */
   PE_CONV_TAPS = 16,
-  PE_STATE_WIDTH = 256, /* the widest row of a state: 8 values for each lane */
-  PE_STATE_ROWS = 8,    /* of a state, for one group, */
-  PE_STATE_CHUNK = 4    /* and rows of the step that it reads at once */
+  PE_STATE_WIDTH = 256,   /* the widest row of a state: 8 values for each lane */
+  PE_STATE_ROWS = 8,      /* of a state, for one group, */
+  PE_STATE_CHUNK = 4,     /* and rows of the step that it reads at once; */
+  PE_HEAD_SIMDGROUPS = 16 /* of a group that has all rows of a head's state */
 };
 /* A norm has one simdgroup per PE_NORM_VALUES values, at most PE_NORM_SIMDGROUPS. The order of its
  * sums depends on both, so a norm inside of a rope or a product uses them as well. */
@@ -154,7 +159,7 @@ typedef struct pe_metal_call {
   uint32_t vecs, cache_step, state_step;        /* cache_step: bytes; state_step: floats */
   pe_metal_mat mat, mat2, mat3, mat4;
   int32_t out2_step, out3_step, out4_step;
-  pe_norm_args norm; /* of the input of a product, of the values of a store; width 0: none */
+  pe_norm_args norm; /* of a product's input, a store's values, a delta's heads; width 0: none */
   pe_metal_part part[PE_OP_VIEWS], out_part; /* out_part: the result is a part of a wider line */
 } pe_metal_call;
 
@@ -163,6 +168,12 @@ typedef struct pe_rope_store_args {
   pe_store_args store;
   pe_rope_args rope;
 } pe_rope_store_args;
+
+/* Gate and up projections of experts, and how they are chosen. */
+typedef struct pe_expert_routed_args {
+  pe_expert_gated_args gated;
+  pe_route_args route;
+} pe_expert_routed_args;
 
 /* A map of the result of a kernel, which is its input number `self`. */
 typedef struct pe_metal_after {

@@ -36,6 +36,7 @@ constant uint DTYPE4 [[function_constant(PE_CONSTANT_DTYPE4)]];
 constant uint GATE [[function_constant(PE_CONSTANT_GATE)]];
 constant uint KV [[function_constant(PE_CONSTANT_KV)]];
 constant uint NORM [[function_constant(PE_CONSTANT_NORM)]];
+constant uint ROUTE [[function_constant(PE_CONSTANT_ROUTE)]];
 
 constant float LOWEST = -3.0e38f;  // below every score, and its exponential is 0
 

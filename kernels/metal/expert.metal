@@ -6,6 +6,7 @@
 // tile. The pairs of a single row are added in one dispatch (expert_total). Scratch, as ints:
 //
 //     [0] tiles   [1 ..] three for each tile: expert, first pair in the list, pairs   then the list
+#include "kernels/metal/choose.metal"
 #include "kernels/metal/product.metal"
 
 METAL_FUNC int expert_of(constant pe_metal_call &call, constant pe_expert_args &args,
@@ -261,38 +262,60 @@ template [[host_name("expert_gated_1")]] kernel decltype(expert_gated<1, 1>) exp
 template [[host_name("expert_gated_8")]] kernel decltype(expert_gated<8, 1>) expert_gated<8, 1>;
 
 // The same for a few rows, and for the matrices of a shared expert, mat3 and mat4, without biases.
-// group.y: for each row its chosen experts, then the shared one.
-kernel void expert_gated_shared(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
-                                constant pe_expert_gated_args &gated_args [[buffer(PE_SLOT_ARGS)]],
-                                device float *out [[buffer(PE_SLOT_OUT)]],
-                                device float *out2 [[buffer(PE_SLOT_OUT2)]],
-                                device const float *in [[buffer(PE_SLOT_IN0)]],
-                                device const int *chosen [[buffer(PE_SLOT_IN1)]],
-                                device const uchar *data [[buffer(PE_SLOT_DATA)]],
-                                device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
-                                device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
-                                device const uchar *data2 [[buffer(PE_SLOT_DATA2)]],
-                                device const uchar *scales2 [[buffer(PE_SLOT_SCALES2)]],
-                                device const uchar *biases2 [[buffer(PE_SLOT_BIASES2)]],
-                                device const uchar *data3 [[buffer(PE_SLOT_DATA3)]],
-                                device const uchar *scales3 [[buffer(PE_SLOT_SCALES3)]],
-                                device const uchar *biases3 [[buffer(PE_SLOT_BIASES3)]],
-                                device const uchar *data4 [[buffer(PE_SLOT_DATA4)]],
-                                device const uchar *scales4 [[buffer(PE_SLOT_DATA4 + 1)]],
-                                device const uchar *biases4 [[buffer(PE_SLOT_DATA4 + 2)]],
-                                device const float *bias [[buffer(PE_SLOT_VEC0)]],
-                                device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
-                                device const float *weight [[buffer(PE_SLOT_VEC3)]],
-                                device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
-                                uint2 group [[threadgroup_position_in_grid]],
-                                uint simdgroup [[simdgroup_index_in_threadgroup]],
-                                uint simdgroups [[simdgroups_per_threadgroup]],
-                                uint lane [[thread_index_in_simdgroup]]) {
-  constant pe_expert_args &args = gated_args.expert;
-  const int row = (int)group.y / (args.chosen + 1), rank = (int)group.y % (args.chosen + 1);
+// group.y: for each row its chosen experts, then the shared one, if there is one. ROUTE: every
+// group chooses the experts of its row, since that takes less than a dispatch; the first one writes
+// what the op route would.
+kernel void expert_gated_few(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                             constant pe_expert_routed_args &routed [[buffer(PE_SLOT_ARGS)]],
+                             device float *out [[buffer(PE_SLOT_OUT)]],
+                             device float *out2 [[buffer(PE_SLOT_OUT2)]],
+                             device float *route_out [[buffer(PE_SLOT_OUT4)]],
+                             device const float *in [[buffer(PE_SLOT_IN0)]],
+                             device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                             device const float *logits [[buffer(PE_SLOT_IN2)]],
+                             device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                             device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
+                             device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
+                             device const uchar *data2 [[buffer(PE_SLOT_DATA2)]],
+                             device const uchar *scales2 [[buffer(PE_SLOT_SCALES2)]],
+                             device const uchar *biases2 [[buffer(PE_SLOT_BIASES2)]],
+                             device const uchar *data3 [[buffer(PE_SLOT_DATA3)]],
+                             device const uchar *scales3 [[buffer(PE_SLOT_SCALES3)]],
+                             device const uchar *biases3 [[buffer(PE_SLOT_BIASES3)]],
+                             device const uchar *data4 [[buffer(PE_SLOT_DATA4)]],
+                             device const uchar *scales4 [[buffer(PE_SLOT_DATA4 + 1)]],
+                             device const uchar *biases4 [[buffer(PE_SLOT_DATA4 + 2)]],
+                             device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                             device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
+                             device const float *route_bias [[buffer(PE_SLOT_VEC2)]],
+                             device const float *weight [[buffer(PE_SLOT_VEC3)]],
+                             device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+                             uint2 group [[threadgroup_position_in_grid]],
+                             uint simdgroup [[simdgroup_index_in_threadgroup]],
+                             uint simdgroups [[simdgroups_per_threadgroup]],
+                             uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float score[PE_ROUTE_FEW];
+  threadgroup float scores[PE_ROUTE_GROUPS];
+  threadgroup float factor[PE_ROUTE_CHOSEN];
+  threadgroup int number[PE_ROUTE_CHOSEN];
+  constant pe_expert_args &args = routed.gated.expert;
+  const int each = args.chosen + (call.mat3.rows > 0 ? 1 : 0);
+  const int row = (int)group.y / each, rank = (int)group.y % each;
   const bool shared = rank == args.chosen;
   const int width = shared ? call.mat3.rows : args.out;
   if (group.x * simdgroups * PE_PRODUCT_SETS >= (uint)width) return;  // the other is wider
+  if (ROUTE != 0u && !shared) {
+    if (simdgroup == 0u)
+      choose(routed.route, logits + line_at(row, call.in_step[2]), has_vec(call, 2), route_bias,
+             lane, score, scores, number, factor);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    device float *chose = route_out + line_at(row, call.out4_step);
+    for (int k = (int)lane; group.x == 0u && rank == 0 && simdgroup == 0u && k < args.chosen;
+         k += 32) {
+      chose[k] = as_type<float>(number[k]);
+      chose[args.chosen + k] = chosen_weight(routed.route, factor, k);
+    }
+  }
   product_input<1> input;
   uint column[1];
   uint first = 0;
@@ -309,7 +332,8 @@ kernel void expert_gated_shared(constant pe_metal_call &call [[buffer(PE_SLOT_CA
     product<1, 1>(format_4(), call.mat4, weight_matrix{data4, scales4, biases4}, column, input,
                   lane % PARTS, up);
   } else {
-    const int expert = expert_of(call, args, chosen, row * args.chosen + rank);
+    const int expert =
+        ROUTE != 0u ? number[rank] : expert_of(call, args, chosen, row * args.chosen + rank);
     const size_t at = line_at(expert, args.out) + column[0];
     product<1, 1>(format_1(), call.mat,
                   matrix_at(weight_matrix{data, scales, biases}, offsets, (uint)expert), column,

@@ -131,6 +131,60 @@ METAL_FUNC void norm_before(constant pe_norm_args &norm, threadgroup float *x, u
   for (uint i = lane; i < n; i += 32u) x[i] = x[i] * factor * norm.scale;
 }
 
+struct delta_lines {  // what a delta rule reads
+  device const float *queries;
+  device const float *keys;
+  device const float *values;
+  device const float *decays;
+  device const float *betas;
+  device const float *vec0;
+  device const float *vec1;
+  device const float *vec2;
+  device const float *vec3;
+};
+
+// Queries, keys and decays of a head, `rows` lines from `first` on; all threads of the group take
+// part.
+METAL_FUNC void delta_chunk(constant pe_metal_call &call, constant pe_delta_args &args,
+                            constant pe_metal_before &before, delta_lines in, uint head, int first,
+                            uint rows, uint simdgroup, uint simdgroups, uint lane,
+                            threadgroup float *q, threadgroup float *k, threadgroup float *decay) {
+  const uint n = (uint)args.key, factors = args.channel != 0 ? n : 1u;
+  const uint key_head = head / (uint)(args.heads / args.key_heads) * n;
+  const uint thread_index = simdgroup * 32u + lane, threads = simdgroups * 32u;
+  threadgroup_barrier(mem_flags::mem_threadgroup);  // the chunk before has been read
+  chunk_copy(in.queries + part_at(call.part[0], (int)key_head), call.in_step[0], first, rows, n,
+             thread_index, threads, q);
+  chunk_copy(in.keys + part_at(call.part[1], (int)key_head), call.in_step[1], first, rows, n,
+             thread_index, threads, k);
+  for (uint i = thread_index; i < rows * factors; i += threads) {
+    device const float *x = in.decays + line_at(first + (int)(i / factors), call.in_step[3]);
+    const int column = (int)(head * factors + i % factors);
+    decay[i] = before.maps[0] != 0 ? value_before(before.map[0], call.part[3], x, in.vec0, in.vec1,
+                                                  in.vec2, in.vec3, column)
+                                   : x[part_at(call.part[3], column)];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (before.norms[0] == 0 && before.norms[1] == 0) return;
+  for (uint i = simdgroup; i < 2u * rows; i += simdgroups) {
+    threadgroup float *x = (i < rows ? q : k) + i % rows * n;
+    if (before.norms[i / rows] != 0) norm_before(before.norm[i / rows], x, n, lane);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+METAL_FUNC float delta_beta(constant pe_metal_call &call, constant pe_metal_before &before,
+                            delta_lines in, int r, uint head) {
+  device const float *b = in.betas + line_at(r, call.in_step[4]);
+  return before.maps[1] != 0 ? value_before(before.map[1], call.part[4], b, in.vec0, in.vec1,
+                                            in.vec2, in.vec3, (int)head)
+                             : b[part_at(call.part[4], (int)head)];
+}
+
+METAL_FUNC float delta_value(constant pe_metal_call &call, delta_lines in, int r, uint row) {
+  return in.values[line_at(r, call.in_step[2]) + part_at(call.part[2], (int)row)];
+}
+
 // group.x: rows of the state, group.y: the head, group.z: the segment.
 kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   constant pe_delta_args &args [[buffer(PE_SLOT_ARGS)]],
@@ -148,18 +202,18 @@ kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   device float *states [[buffer(PE_SLOT_STATE)]],
                   device const int *words [[buffer(PE_SLOT_STEP)]],
                   uint3 group [[threadgroup_position_in_grid]],
-                  uint thread_index [[thread_index_in_threadgroup]],
                   uint simdgroup [[simdgroup_index_in_threadgroup]],
                   uint simdgroups [[simdgroups_per_threadgroup]],
                   uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float chunk_q[PE_STATE_CHUNK * PE_STATE_WIDTH];
   threadgroup float chunk_k[PE_STATE_CHUNK * PE_STATE_WIDTH];
   threadgroup float chunk_decay[PE_STATE_CHUNK * PE_STATE_WIDTH];
+  const delta_lines in =
+      delta_lines{queries, keys, values, decays, betas, vec0, vec1, vec2, vec3};
   device const pe_segment &segment = segment_at(words, (int)group.z);
   const bool channel = args.channel != 0;
   const uint n = (uint)args.key, head = group.y, factors = channel ? n : 1u;
-  const uint key_head = head / (uint)(args.heads / args.key_heads) * n;
-  const uint of_head = group.x * simdgroups + simdgroup, threads = simdgroups * 32u;
+  const uint of_head = group.x * simdgroups + simdgroup;
   const bool active = of_head < (uint)args.value;
   const uint row = head * (uint)args.value + (active ? of_head : 0u);
   device float *state = states + state_at(call, segment) + (size_t)row * (size_t)n;
@@ -168,41 +222,88 @@ kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   const int end = segment.first + segment.count;
   for (int first = segment.first; first < end; first += PE_STATE_CHUNK) {
     const uint rows = (uint)min((int)PE_STATE_CHUNK, end - first);
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // the chunk before has been read
-    chunk_copy(queries + part_at(call.part[0], (int)key_head), call.in_step[0], first, rows, n,
-               thread_index, threads, chunk_q);
-    chunk_copy(keys + part_at(call.part[1], (int)key_head), call.in_step[1], first, rows, n,
-               thread_index, threads, chunk_k);
-    for (uint i = thread_index; i < rows * factors; i += threads) {
-      device const float *x = decays + line_at(first + (int)(i / factors), call.in_step[3]);
-      const int column = (int)(head * factors + i % factors);
-      chunk_decay[i] = before.maps[0] != 0 ? value_before(before.map[0], call.part[3], x, vec0,
-                                                          vec1, vec2, vec3, column)
-                                           : x[part_at(call.part[3], column)];
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (before.norms[0] != 0 || before.norms[1] != 0) {
-      for (uint i = simdgroup; i < 2u * rows; i += simdgroups) {
-        threadgroup float *x = (i < rows ? chunk_q : chunk_k) + i % rows * n;
-        if (before.norms[i / rows] != 0) norm_before(before.norm[i / rows], x, n, lane);
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
+    delta_chunk(call, args, before, in, head, first, rows, simdgroup, simdgroups, lane, chunk_q,
+                chunk_k, chunk_decay);
     for (uint i = 0; i < rows && active; i++) {
       const int r = first + (int)i;
-      device const float *b = betas + line_at(r, call.in_step[4]);
-      const float beta = before.maps[1] != 0
-                             ? value_before(before.map[1], call.part[4], b, vec0, vec1, vec2, vec3,
-                                            (int)head)
-                             : b[part_at(call.part[4], (int)head)];
-      const float value =
-          values[line_at(r, call.in_step[2]) + part_at(call.part[2], (int)row)];
-      const float y = delta_row(chunk_q + i * n, chunk_k + i * n, chunk_decay + i * factors,
-                                channel, n, value, beta, lane, s);
+      const float y =
+          delta_row(chunk_q + i * n, chunk_k + i * n, chunk_decay + i * factors, channel, n,
+                    delta_value(call, in, r, row), delta_beta(call, before, in, r, head), lane, s);
       if (lane == 0u) out[line_at(r, call.out_step) + row] = y;
     }
   }
   if (active) state_store(state, n, lane, s);
+}
+
+// The same for a few rows, with the norm of each head and a map after it: a group has a whole head.
+// group.x: the head, group.y: the segment.
+kernel void delta_norm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                       constant pe_delta_args &args [[buffer(PE_SLOT_ARGS)]],
+                       device float *out [[buffer(PE_SLOT_OUT)]],
+                       device const float *queries [[buffer(PE_SLOT_IN0)]],
+                       device const float *keys [[buffer(PE_SLOT_IN1)]],
+                       device const float *values [[buffer(PE_SLOT_IN2)]],
+                       device const float *decays [[buffer(PE_SLOT_IN3)]],
+                       device const float *betas [[buffer(PE_SLOT_IN4)]],
+                       constant pe_metal_before &before [[buffer(PE_SLOT_BEFORE)]],
+                       device const float *vec0 [[buffer(PE_SLOT_VEC0)]],
+                       device const float *vec1 [[buffer(PE_SLOT_VEC1)]],
+                       device const float *vec2 [[buffer(PE_SLOT_VEC2)]],
+                       device const float *vec3 [[buffer(PE_SLOT_VEC3)]],
+                       device const float *map0 [[buffer(PE_SLOT_DATA)]],
+                       device const float *map1 [[buffer(PE_SLOT_SCALES)]],
+                       device const float *map2 [[buffer(PE_SLOT_BIASES)]],
+                       device const float *map3 [[buffer(PE_SLOT_DATA2)]],
+                       device const float *weight [[buffer(PE_SLOT_SCALES2)]],
+                       constant pe_metal_after &after [[buffer(PE_SLOT_AFTER)]],
+                       device float *states [[buffer(PE_SLOT_STATE)]],
+                       device const int *words [[buffer(PE_SLOT_STEP)]],
+                       uint2 group [[threadgroup_position_in_grid]],
+                       uint simdgroup [[simdgroup_index_in_threadgroup]],
+                       uint simdgroups [[simdgroups_per_threadgroup]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float chunk_q[PE_STATE_CHUNK * PE_STATE_WIDTH];
+  threadgroup float chunk_k[PE_STATE_CHUNK * PE_STATE_WIDTH];
+  threadgroup float chunk_decay[PE_STATE_CHUNK * PE_STATE_WIDTH];
+  threadgroup float chunk_y[PE_STATE_CHUNK * PE_STATE_WIDTH];
+  const delta_lines in =
+      delta_lines{queries, keys, values, decays, betas, vec0, vec1, vec2, vec3};
+  device const pe_segment &segment = segment_at(words, (int)group.y);
+  const bool channel = args.channel != 0;
+  const uint n = (uint)args.key, width = (uint)args.value, head = group.x;
+  const uint factors = channel ? n : 1u, w = call.norm.weights > args.value ? head * width : 0u;
+  device float *state = states + state_at(call, segment) + (size_t)(head * width) * (size_t)n;
+  const int end = segment.first + segment.count;
+  for (int first = segment.first; first < end; first += PE_STATE_CHUNK) {
+    const uint rows = (uint)min((int)PE_STATE_CHUNK, end - first);
+    delta_chunk(call, args, before, in, head, first, rows, simdgroup, simdgroups, lane, chunk_q,
+                chunk_k, chunk_decay);
+    for (uint v = simdgroup; v < width; v += simdgroups) {
+      float s[STATE_LANES];
+      state_load(state + (size_t)v * (size_t)n, n, lane, s);
+      for (uint i = 0; i < rows; i++) {
+        const int r = first + (int)i;
+        const float y = delta_row(chunk_q + i * n, chunk_k + i * n, chunk_decay + i * factors,
+                                  channel, n, delta_value(call, in, r, head * width + v),
+                                  delta_beta(call, before, in, r, head), lane, s);
+        if (lane == 0u) chunk_y[i * width + v] = y;
+      }
+      state_store(state + (size_t)v * (size_t)n, n, lane, s);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = simdgroup; i < rows; i += simdgroups) {
+      const int r = first + (int)i;
+      threadgroup const float *y = chunk_y + i * width;
+      const float factor = norm_factor(call.norm, args.value, y, lane);
+      for (uint j = lane; j < width; j += 32u) {
+        float x = y[j] * factor;
+        if (call.norm.weights != 0) x *= weight[w + j] + call.norm.offset;
+        out[line_at(r, call.out_step) + head * width + j] =
+            mapped(after, map0, map1, map2, map3, r, (int)(head * width + j), x * call.norm.scale,
+                   0.0f);
+      }
+    }
+  }
 }
 
 // ---- ssm ----------------------------------------------------------------------------------------

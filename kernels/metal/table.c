@@ -40,6 +40,7 @@ enum {
   FORMAT3 = FORMAT << (PE_CONSTANT_KIND3 - PE_CONSTANT_KIND),
   FORMAT4 = FORMAT << (PE_CONSTANT_KIND4 - PE_CONSTANT_KIND),
   NORM = 1u << PE_CONSTANT_NORM,
+  ROUTE = 1u << PE_CONSTANT_ROUTE,
   GATE = 1u << PE_CONSTANT_GATE,
   KV = 1u << PE_CONSTANT_KV
 };
@@ -214,17 +215,18 @@ static const pe_metal_pass expert_gated[] = {
      EXPERT_GATED_CONSTANTS, SLOT(OUT), expert_transposed_grid, NULL}};
 
 /* Pairs, and a shared expert of each row. */
-static void expert_shared_grid(job_of *j, pe_metal_grid *g) {
+static void expert_few_grid(job_of *j, pe_metal_grid *g) {
   const int64_t shared = j->call->mat3.rows, out = j->args->expert.out;
-  product_grid(shared > out ? shared : out, pairs_of(j) + j->call->rows, 1, 1, g);
+  product_grid(shared > out ? shared : out, pairs_of(j) + (shared ? j->call->rows : 0), 1, 1, g);
 }
-static const pe_metal_pass expert_gated_shared = {"expert_gated_shared",
-                                                  (EXPERT_GATED_MATS & ~SLOT(SCRATCH)) | MAT3 |
-                                                      MAT4 | SLOT(OUT2),
-                                                  EXPERT_GATED_CONSTANTS | FORMAT3 | FORMAT4 | NORM,
-                                                  SLOT(OUT) | SLOT(OUT2),
-                                                  expert_shared_grid,
-                                                  NULL};
+enum {
+  FEW_SLOTS = (EXPERT_GATED_MATS & ~SLOT(SCRATCH)) | MAT3 | MAT4 | SLOT(OUT2) | SLOT(OUT4) |
+              SLOT(IN2) | SLOT(VEC2),
+  FEW_CONSTANTS = EXPERT_GATED_CONSTANTS | FORMAT3 | FORMAT4 | NORM | ROUTE
+};
+static const pe_metal_pass expert_gated_few = {
+    "expert_gated_few", FEW_SLOTS, FEW_CONSTANTS, SLOT(OUT) | SLOT(OUT2) | SLOT(OUT4),
+    expert_few_grid,    NULL};
 
 /* The experts of a single row are all different: sorting them would win nothing. */
 static int expert_way(job_of *j) {
@@ -233,7 +235,7 @@ static int expert_way(job_of *j) {
 }
 
 /* Are its pairs not sorted, however many? */
-static bool is_few(job_of *j) { return j->total || j->mat4; }
+static bool is_few(job_of *j) { return j->total || j->mat4 || j->route; }
 
 static double expert_reads(job_of *j) {
   const int64_t pairs = pairs_of(j), experts = j->args->expert.experts;
@@ -303,6 +305,12 @@ static void state_grid(job_of *j, int32_t rows, int32_t heads, pe_metal_grid *g)
 static void delta_grid(job_of *j, pe_metal_grid *g) {
   const pe_delta_args *a = &j->args->delta;
   state_grid(j, a->value, a->heads, g);
+}
+static void delta_norm_grid(job_of *j, pe_metal_grid *g) {
+  const pe_delta_args *a = &j->args->delta;
+  const int32_t most = PE_HEAD_SIMDGROUPS;
+  *g = (pe_metal_grid){{(uint32_t)a->heads, (uint32_t)j->step->segments, 1},
+                       SIMDGROUP * (uint32_t)(a->value < most ? a->value : most)};
 }
 static void ssm_grid(job_of *j, pe_metal_grid *g) {
   const pe_ssm_args *a = &j->args->ssm;
@@ -440,10 +448,6 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                     CALL | SLOT(OUT) | INPUTS | SLOT(BEFORE) | SLOT(VEC0) | SLOT(VEC1) |
                         RECUR_AFTER | SLOT(STATE) | SLOT(STEP),
                     0, SLOT(OUT) | SLOT(STATE), conv_grid, NULL},
-    [PE_OP_DELTA] = {"delta",
-                     CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
-                         SLOT(BEFORE) | VECS | SLOT(STATE) | SLOT(STEP),
-                     0, SLOT(OUT) | SLOT(STATE), delta_grid, NULL},
     [PE_OP_SSM] = {"ssm",
                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
                        SLOT(VEC1) | SLOT(VEC2) | RECUR_AFTER | SLOT(STATE) | SLOT(STEP),
@@ -456,6 +460,15 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                        patches_grid, NULL},
     [PE_OP_MERGE] = {"merge", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP), 0, SLOT(OUT), merge_grid,
                      NULL}};
+
+enum {
+  DELTA_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
+                SLOT(BEFORE) | VECS | SLOT(STATE) | SLOT(STEP)
+};
+static const pe_metal_pass delta[] = {
+    {"delta", DELTA_SLOTS, 0, SLOT(OUT) | SLOT(STATE), delta_grid, NULL},
+    {"delta_norm", DELTA_SLOTS | SLOT(SCALES2) | RECUR_AFTER, 0, SLOT(OUT) | SLOT(STATE),
+     delta_norm_grid, NULL}};
 
 enum {
   STORE_SLOTS = CALL | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(VEC0) | SLOT(VEC3) | SLOT(KEYS) |
@@ -475,9 +488,10 @@ static const pe_metal_pass *pass_of(job_of *j) {
   case PE_OP_GATED: return &gated[rows_at_once(j)];
   case PE_OP_HEAD_LINEAR: return &head[j->args->head.transposed ? 2 : few_at_once(j) == 3];
   case PE_OP_EXPERT_LINEAR: return &expert[expert_way(j)];
-  case PE_OP_EXPERT_GATED: return j->mat4 ? &expert_gated_shared : &expert_gated[expert_way(j)];
+  case PE_OP_EXPERT_GATED: return is_few(j) ? &expert_gated_few : &expert_gated[expert_way(j)];
   case PE_OP_ATTENTION:
     return splits(j) ? &attention_part[attention_instance(j)] : &attention[attention_instance(j)];
+  case PE_OP_DELTA: return &delta[j->call->norm.width > 0];
   case PE_OP_STORE: return &store[j->rope != NULL];
   case PE_OP_REGION_ATTENTION: return &region[region_instance(j)];
   default: return &single[j->op];
@@ -556,34 +570,5 @@ double pe_metal_reads(const pe_metal_job *job) {
   case PE_OP_EXPERT_LINEAR:
   case PE_OP_EXPERT_GATED: return expert_reads(job);
   default: return 0;
-  }
-}
-
-static uint32_t format_of(const pe_quant_matrix *m, int field) {
-  if (!m) return 0;
-  switch (field) {
-  case PE_CONSTANT_KIND: return m->quant.kind;
-  case PE_CONSTANT_BITS: return (uint32_t)m->quant.bits;
-  case PE_CONSTANT_GROUP: return (uint32_t)m->quant.group;
-  default: return m->quant.kind == PE_QUANT_NONE ? m->dtype : m->quant.scale_dtype;
-  }
-}
-
-uint32_t pe_metal_constant_of(const pe_metal_job *job, int constant) {
-  if (constant < PE_CONSTANT_KIND2) return format_of(job->mat, constant);
-  if (constant < PE_CONSTANT_KIND3)
-    return format_of(job->mat2 ? job->mat2 : job->mat, constant - PE_CONSTANT_KIND2);
-  if (constant < PE_CONSTANT_KIND4)
-    return format_of(job->mat3 ? job->mat3 : job->mat, constant - PE_CONSTANT_KIND3);
-  if (constant < PE_CONSTANT_GATE)
-    return format_of(job->mat4 ? job->mat4 : job->mat, constant - PE_CONSTANT_KIND4);
-  if (constant == PE_CONSTANT_NORM) return job->call->norm.width > 0;
-  if (constant == PE_CONSTANT_GATE)
-    return (uint32_t)(job->op == PE_OP_GATED ? job->args->gated.activation
-                                             : job->args->expert_gated.activation);
-  switch (job->op) {
-  case PE_OP_STORE: return (uint32_t)job->args->store.cache.type;
-  case PE_OP_ATTENTION: return (uint32_t)job->args->attention.cache.type;
-  default: return PE_KV_F32; /* the lines of a tower */
   }
 }

@@ -37,7 +37,8 @@ typedef struct pe_metal_job {
   const pe_metal_tiles *tiles;                     /* NULL: the defaults */
   int32_t joined;           /* products of one input that it computes; 0: an op as it is */
   const pe_rope_args *rope; /* of a store: the rope that it does as well; NULL: none */
-  bool total;               /* of experts: their sum as well */
+  bool total;               /* of experts: their sum as well; */
+  bool route;               /* and their choice */
 } pe_metal_job;
 
 typedef struct pe_metal_grid { /* for dispatchThreadgroups; a group has a multiple of 32 threads */

@@ -1,8 +1,8 @@
 /* metal_dispatch.c - see metal_dispatch.h.
  *
  * The kernel of a unit is that of its first instruction, but a map may leave it to the kernel of
- * what it maps, and a sum of experts to that of their products. Its operands are in the slots that
- * they would have alone; args.h says where others are. */
+ * what it maps, a sum of experts to that of their products, a norm to that of a delta rule. Its
+ * operands are in the slots that they would have alone; args.h says where others are. */
 #include "runtime/device/metal_dispatch.h"
 
 typedef struct setting { /* while a dispatch is set */
@@ -117,13 +117,24 @@ static void join_products(pe_metal_dispatch *d) {
 }
 
 /* The gate and up projections of a shared expert. */
-static void join_shared(pe_metal_dispatch *d) {
-  const pe_instr *x = d->instr[1];
+static void join_shared(pe_metal_dispatch *d, const pe_instr *x) {
   set_mat3(d, x), set_mat4(d, x->mat2);
   for (int part = 0; part < 3; part++)
     d->bound[PE_SLOT_DATA4 + part] = (pe_metal_bound){x, PE_SLOT_DATA2 + part};
   d->call.out2_step = x->out.step;
   d->bound[PE_SLOT_OUT2] = (pe_metal_bound){x, PE_SLOT_OUT};
+}
+
+/* The dispatch is that of the experts. */
+static void join_route(const setting *s) {
+  pe_metal_dispatch *d = s->d;
+  const pe_instr *x = d->instr[0];
+  d->args.routed.route = x->args.route, d->job.route = true;
+  bind_input(s, 2, d->unit->code[0], 0);
+  d->call.vecs |= x->vec[0] ? 4u : 0;
+  d->bound[PE_SLOT_VEC2] = (pe_metal_bound){x, PE_SLOT_VEC0};
+  d->call.out4_step = x->out.step;
+  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){x, PE_SLOT_OUT};
 }
 
 /* The dispatch is the store's. */
@@ -160,6 +171,12 @@ static void pull_before(const setting *s, int i, int32_t from) {
     if (!x->args.map.input[k].fixed) bind_input(s, i, from, k);
     if (i == 3) s->d->bound[PE_SLOT_VEC0 + k] = (pe_metal_bound){x, PE_SLOT_VEC0 + k};
   }
+}
+
+/* The norm after a delta rule. */
+static void pull_after(const setting *s, const pe_instr *norm) {
+  s->d->call.norm = norm->args.norm;
+  s->d->bound[PE_SLOT_SCALES2] = (pe_metal_bound){norm, PE_SLOT_VEC0};
 }
 
 /* Keys whose first values are normalized, and others turned. */
@@ -208,7 +225,7 @@ static void pull_product(pe_metal_dispatch *d, const pe_instr *x) {
 
 /* Where the inputs of the map after an op are: where the op has none itself. */
 static int map_slot(pe_op op) {
-  return op == PE_OP_SSM || op == PE_OP_CONV ? PE_SLOT_DATA : PE_SLOT_IN2;
+  return op == PE_OP_SSM || op == PE_OP_CONV || op == PE_OP_DELTA ? PE_SLOT_DATA : PE_SLOT_IN2;
 }
 
 /* The map `code`, done by the kernel of another instruction, whose result is input `self`. */
@@ -236,19 +253,23 @@ void pe_metal_dispatch_set(const pe_metal_walk *w, const pe_metal_order *o, int3
   *out = (pe_metal_dispatch){.order = o, .unit = u};
   for (int k = 0; k < u->count; k++) out->instr[k] = instr_of(&s, u->code[k]);
   const bool has_rope = u->count > 1 && out->instr[0]->op == PE_OP_ROPE;
-  const int32_t code = u->code[has_rope], self = o->self[code];
+  const bool has_route = u->count > 1 && out->instr[0]->op == PE_OP_ROUTE;
+  const int32_t code = u->code[has_rope || has_route], self = o->self[code];
   int32_t main = self < 0 ? code : o->pulled[code][self];
-  const bool total = instr_of(&s, main)->op == PE_OP_EXPERT_SUM && o->pulled[main][0] >= 0;
-  if (total) main = o->pulled[main][0];
+  const pe_instr *last = instr_of(&s, main); /* which may be done by the kernel of its input */
+  const int32_t from = o->pulled[main][0];
+  const bool total = last->op == PE_OP_EXPERT_SUM && from >= 0;
+  const bool normed = last->op == PE_OP_NORM && from >= 0 && instr_of(&s, from)->op == PE_OP_DELTA;
+  if (total || normed) main = from;
   set_alone(w, instr_of(&s, main), out);
+  if (normed) pull_after(&s, last);
   out->job.total = total, out->main = instr_of(&s, has_rope ? u->code[0] : main);
   bind_out(&s, code);
   if (self >= 0) pull_map(&s, code);
   pull_inputs(&s, main);
-  if (has_rope)
-    join_rope(&s);
-  else if (u->count > 1 && out->job.op == PE_OP_EXPERT_GATED)
-    join_shared(out);
-  else if (u->count > 1)
-    join_products(out);
+  if (has_rope) join_rope(&s);
+  if (has_route) join_route(&s);
+  if (out->job.op == PE_OP_EXPERT_GATED && u->count > 1 + has_route)
+    join_shared(out, out->instr[1 + has_route]);
+  if (out->job.op == PE_OP_LINEAR && u->count > 1) join_products(out);
 }

@@ -5,6 +5,8 @@
  * (plan.h). */
 #include "runtime/device/metal_pull.h"
 
+#include "kernels/metal/args.h"
+
 static const pe_instr *instr_of(const pe_metal_maker *m, int32_t code) {
   return pe_metal_instr(m, code);
 }
@@ -156,6 +158,19 @@ static bool delta_takes(const pe_metal_maker *m, const pe_delta_args *d, int i, 
   return lines == 1 && (i == 3 || !has_fixed(map));
 }
 
+/* A norm of each head of a delta rule; its groups have a whole head then. */
+static bool norm_takes(const pe_norm_args *norm, const pe_instr *x) {
+  const pe_delta_args *d = &x->args.delta;
+  return x->op == PE_OP_DELTA && !norm->layer && norm->width == d->value &&
+         norm->count == d->heads && d->value <= PE_STATE_WIDTH;
+}
+
+/* Is a code a norm that a delta rule does? Then only one may read it, which is no other norm. */
+static bool is_of_delta(const pe_metal_maker *m, int32_t code) {
+  const int32_t from = m->order->pulled[code][0];
+  return instr_of(m, code)->op == PE_OP_NORM && from >= 0 && instr_of(m, from)->op == PE_OP_DELTA;
+}
+
 /* A store normalizes the heads of its values. */
 static bool takes_values(const pe_instr *y, const pe_instr *x) {
   const pe_norm_args *a = &x->args.norm;
@@ -170,6 +185,8 @@ static bool takes(const pe_metal_maker *m, int32_t reader, int i, int32_t code) 
   const bool few = m->level == PE_METAL_NORMS;
   if (x->op == PE_OP_SLICE) return takes_slice(y, i, x);
   if (y->op == PE_OP_MAP) return map_takes(m, reader, i, code);
+  if (is_of_delta(m, code)) return false;
+  if (y->op == PE_OP_NORM) return few && norm_takes(&y->args.norm, x);
   if (y->op == PE_OP_STORE) return i == 1 && takes_values(y, x);
   if (y->op == PE_OP_DELTA) return delta_takes(m, &y->args.delta, i, code);
   if (x->op == PE_OP_CONCAT) return y->op == PE_OP_CONV;
@@ -189,8 +206,10 @@ static bool is_result(const pe_plan *plan, const pe_place *place) {
 }
 
 /* May only one reader compute it? Others are cheap, or no reader sees what another computes. */
-static bool is_single(pe_op op) {
-  return op != PE_OP_NORM && op != PE_OP_SLICE && op != PE_OP_CONCAT;
+static bool is_single(const pe_metal_maker *m, int32_t code) {
+  const pe_op op = instr_of(m, code)->op;
+  if (op == PE_OP_NORM) return is_of_delta(m, code);
+  return op != PE_OP_SLICE && op != PE_OP_CONCAT;
 }
 
 static bool takes_all(const pe_metal_maker *m, int32_t reader, int32_t code) {
@@ -217,9 +236,9 @@ static bool is_pulled(const pe_metal_maker *m, int32_t code, int32_t *readers) {
     }
     there = there && !changes && !pe_program_share(x, y);
     if (pe_metal_code_writes(m, i, &x->out)) /* results may come here later */
-      return *readers > 0 && (*readers == 1 || !is_single(x->op));
+      return *readers > 0 && (*readers == 1 || !is_single(m, code));
   }
-  return *readers > 0 && (*readers == 1 || !is_single(x->op)) &&
+  return *readers > 0 && (*readers == 1 || !is_single(m, code)) &&
          !is_result(m->program->plan, &x->out);
 }
 

@@ -1,6 +1,7 @@
 /* metal_units.c - see metal_units.h. */
 #include "runtime/device/metal_units.h"
 
+#include "kernels/metal/args.h"
 #include "runtime/device/metal_pull.h"
 
 /* ---- what codes touch ------------------------------------------------------------------------ */
@@ -46,10 +47,22 @@ bool pe_metal_conflict(const pe_metal_maker *m, int32_t a, int32_t b) {
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
+/* A route, and the first halves of its experts, which choose them: the logits must stay while they
+ * are written. */
+static bool are_route_and_experts(const pe_metal_maker *m, int32_t a, int32_t b) {
+  const pe_instr *x = pe_metal_instr(m, a), *y = pe_metal_instr(m, b);
+  if (m->level != PE_METAL_NORMS || x->op != PE_OP_ROUTE || y->op != PE_OP_EXPERT_GATED)
+    return false;
+  return !y->args.expert.spread && !y->args.expert.transposed && !x->vec[1] &&
+         x->args.route.experts <= PE_ROUTE_FEW && x->rows == y->rows &&
+         pe_program_same(&y->in[1], &x->out) && !pe_metal_code_reads(m, a, &y->out);
+}
+
 /* Can a later code run with the unit? */
 static bool can_move(const pe_metal_maker *m, const pe_metal_unit *u, int32_t code) {
   for (int i = 0; i < u->count; i++)
-    if (pe_metal_conflict(m, u->code[i], code)) return false;
+    if (!are_route_and_experts(m, u->code[i], code) && pe_metal_conflict(m, u->code[i], code))
+      return false;
   for (int32_t i = u->code[0]; i < code; i++)
     if (!m->gone[i] && pe_metal_conflict(m, i, code)) return false;
   return true;
@@ -94,17 +107,21 @@ static bool has_room(const pe_metal_maker *m, const pe_metal_unit *u, int32_t co
   return u->count + 1 < PE_METAL_JOINED || !pe_metal_instr(m, code)->vec[0];
 }
 
+/* Does a code follow the last one of the unit in its kernel? */
+static bool is_next(const pe_metal_maker *m, const pe_metal_unit *u, int32_t code) {
+  const int32_t last = u->code[u->count - 1];
+  if (are_experts(m, last, code)) return true;
+  if (u->count > 1) return false;
+  return are_rope_and_store(m, last, code) || are_route_and_experts(m, last, code);
+}
+
 /* The plan has put siblings next to each other, and a store soon after the rope. */
 static void join(pe_metal_maker *m, pe_metal_unit *u) {
   const int32_t first = u->code[0], end = first + PE_METAL_AHEAD;
   for (int32_t i = first + 1; i <= end && i < m->program->count; i++) {
     if (m->gone[i] || u->count == PE_METAL_JOINED) continue;
-    const bool pair =
-        u->count == 1 && (are_rope_and_store(m, first, i) || are_experts(m, first, i));
-    if (!pair && (!pe_metal_are_siblings(m, first, i) || !has_room(m, u, i))) continue;
-    if (!can_move(m, u, i)) continue;
-    u->code[u->count++] = i, m->gone[i] = true;
-    if (pair) return;
+    if (!is_next(m, u, i) && (!pe_metal_are_siblings(m, first, i) || !has_room(m, u, i))) continue;
+    if (can_move(m, u, i)) u->code[u->count++] = i, m->gone[i] = true;
   }
 }
 

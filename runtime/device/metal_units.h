@@ -7,11 +7,13 @@
  *
  *     products of one input    up to PE_METAL_JOINED, one after another in one grid
  *     rope of queries, store   both turn heads by the same table
- *     gate and up of experts   with those of a shared expert
+ *     gate and up of experts   with those of a shared expert, and with the route: all groups of
+ *                              threads choose, which takes less than a dispatch
  *
  * Other codes are pulled: whoever reads their result computes it, and it is in no memory.
  *
- *     norm                     products normalize what they read, a store its values
+ *     norm                     products normalize what they read, a store its values, a delta rule
+ *                              the heads of its result
  *     a map                    the kernel of what it maps (a product, attention, a norm, a
  *                              recurrence) does it before it stores
  *     a slice                  is read where it is, with the distance of its heads
@@ -22,7 +24,7 @@
  *                              expert is one more product of this map
  *
  *     code   norm  router  route  gated experts   down  sum  map
- *     unit   [norm router] route  [norm experts]  [down sum  map]
+ *     unit   [norm router] [route norm experts]   [down sum  map]
  *
  * And values that a concat joins may be written where it would put them.
  *
@@ -42,7 +44,7 @@
 enum { PE_METAL_JOINED = 4 }; /* as many matrices as a kernel has slots for */
 
 typedef struct pe_metal_unit {
-  int32_t code[PE_METAL_JOINED], count; /* products; or rope, store; or experts, shared expert */
+  int32_t code[PE_METAL_JOINED], count; /* products; rope, store; route, experts, shared expert */
   int32_t after;
 } pe_metal_unit;
 

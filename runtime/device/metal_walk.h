@@ -40,6 +40,7 @@ typedef struct pe_metal_dispatch {
   union {
     pe_op_args op;
     pe_rope_store_args rope_store;
+    pe_expert_routed_args routed;
   } args;
   union {
     pe_metal_before delta;

@@ -203,7 +203,7 @@ static inline metal_suite metal_suite_of(const char *kernel) {
                {"ssm", METAL_MEMORY},
                {"joined", METAL_JOINED},
                {"expert_total", METAL_JOINED_EXPERTS},
-               {"expert_gated_shared", METAL_JOINED_EXPERTS},
+               {"expert_gated_few", METAL_JOINED_EXPERTS},
                {"shortlist", METAL_SHORTLIST}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strncmp(kernel, known[i].prefix, strlen(known[i].prefix))) return known[i].suite;

@@ -14,9 +14,9 @@ import sys
 import tempfile
 
 GPU, PIPELINE = "kernels/metal/gpu.c", "kernels/metal/gpu_pipeline.c"
-STORE, STEP, WALK, DISPATCH, PULL, LIST, METAL = (
+STORE, STEP, WALK, DISPATCH, PULL, UNITS, LIST, METAL = (
     f"runtime/device/metal{x}.c"
-    for x in ("_store", "_step", "_walk", "_dispatch", "_pull", "_shortlist", ""))
+    for x in ("_store", "_step", "_walk", "_dispatch", "_pull", "_units", "_shortlist", ""))
 # name, file, what is there, what takes its place
 MUTANTS = [
     ("fast mathematics", GPU, "pe_mtl_options_math(options, PE_MTL_MATH_SAFE)", "(void)0"),
@@ -79,8 +79,16 @@ MUTANTS = [
     ("inputs of a map after another op shifted", DISPATCH, "s->d->bound[first + i] = (",
      "s->d->bound[first + (i + 1) % 4] = ("),
     ("a map after a recurrence reads its inputs", DISPATCH,
-     "return op == PE_OP_SSM || op == PE_OP_CONV ? PE_SLOT_DATA : PE_SLOT_IN2;",
-     "return PE_SLOT_IN2;"),
+     "op == PE_OP_CONV || op == PE_OP_DELTA ? PE_SLOT_DATA :",
+     "op == PE_OP_CONV || op == PE_OP_DELTA ? PE_SLOT_IN2 :"),
+    ("the norm after a delta rule without its weight", DISPATCH,
+     "  s->d->bound[PE_SLOT_SCALES2] = (pe_metal_bound){norm, PE_SLOT_VEC0};\n", ""),
+    ("the route is written over the experts", DISPATCH,
+     "  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){x, PE_SLOT_OUT};\n", ""),
+    ("experts choose by their own input", DISPATCH,
+     "  bind_input(s, 2, d->unit->code[0], 0);\n", ""),
+    ("experts choose while their logits are overwritten", UNITS,
+     " && !pe_metal_code_reads(m, a, &y->out);", ";"),
     ("fourth product into the first", DISPATCH,
      "  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){fourth, PE_SLOT_OUT};\n",
      "  d->bound[PE_SLOT_OUT4] = (pe_metal_bound){d->instr[0], PE_SLOT_OUT};\n"),

@@ -1,11 +1,11 @@
 /* test_joined_experts.c - products of experts in one dispatch with what stands around them: the
- * norm before them, their sum and a map after them. The bits are those of the instructions one by
- * one. */
+ * norm and the route before them, their sum and a map after them. The bits are those of the
+ * instructions one by one. */
 #include "metal_after.h"
 #include "metal_main.h"
 #include "metal_run.h"
 
-enum { EXPERTS = 5, CHOSEN = 3, OUT = 22, MAPPED = 3 };
+enum { EXPERTS = 9, CHOSEN = 3, OUT = 22, MAPPED = 3 };
 
 typedef struct experts { /* matrices of one layout, lines, and a route */
   int32_t in, rows;
@@ -270,77 +270,136 @@ static void test_norms(void) {
 
 /* ---- a shared expert ------------------------------------------------------------------------- */
 
-/* Gate and up projections of experts and of a shared one, `wide` columns of it. */
-static void check_shared(const metal_layout *l, const metal_layout *other, int32_t rows,
-                         int32_t wide, bool normed) {
-  experts e;
-  metal_buffers lines, apart, alone;
+typedef struct few { /* what the dispatch of a few rows does beside the products */
+  int32_t wide;      /* columns of a shared expert; 0: none */
+  bool normed;
+  const pe_route_args *route; /* NULL: the experts are given */
+} few;
+
+typedef struct few_apart { /* the results of the instructions one by one */
+  metal_buffers lines, routed, gated, shared;
+  pe_cpu_view logits;
   pe_quant_matrix gate, up;
-  experts_open(&e, l, rows, false), msl_forget(), msl_schedule(0);
-  const metal_layout *fits = e.in % other->unit ? l : other;
-  metal_matrix(fits, wide, e.in, &gate), metal_matrix(l, wide, e.in, &up);
-  const pe_norm_args norm = {e.in, 1, e.in, 1e-5f, 1, 0.5f, 0, 0};
-  const pe_op_args args = {.expert_gated = {{e.in, OUT, EXPERTS, CHOSEN, 0, 0}, PE_MAP_SILU}};
-  pe_cpu_call c = {.in = {e.x}, .vec = {e.weight}, .args.norm = norm};
-  pe_cpu_view x = run_alone(&e, PE_OP_NORM, c, e.in, &lines);
-  if (!normed) x = e.x;
-  c = (pe_cpu_call){.in = {x, e.routed}, .mat = e.mat, .mat2 = e.mat2, .args = args};
-  c.vec[0] = c.vec[1] = e.bias;
-  const pe_cpu_view want = run_alone(&e, PE_OP_EXPERT_GATED, c, CHOSEN * OUT, &apart);
-  c = (pe_cpu_call){.in = {x}, .mat = &gate, .mat2 = &up, .step = &e.step, .rows = rows};
-  c.args.gated = (pe_gated_args){e.in, wide, PE_MAP_SILU}, c.out = view_new(rows, wide);
-  const metal_case k = {.op = PE_OP_GATED, .c = &c, .width = wide};
-  metal_run(&k, &alone);
-  for (int order = 0; order < MSL_SCHEDULES; order++) {
-    metal_buffers b = {0};
-    pe_metal_call call;
-    uint64_t offsets[3];
-    const size_t bytes = alone.launch.buffer[PE_SLOT_OUT].bytes;
-    put_experts(&b, &e, true, &call);
-    for (int part = 0; part < 3; part++) {
-      metal_put_parts(&b, PE_SLOT_DATA3 + part, &gate, 1, part, offsets);
-      metal_put_parts(&b, PE_SLOT_DATA4 + part, &up, 1, part, offsets);
-    }
-    uint8_t *out2 = memset(metal_put(&b, PE_SLOT_OUT2, NULL, bytes), 0xee, bytes);
-    call.out_step = (int32_t)want.step, call.out2_step = (int32_t)c.out.step;
-    call.mat3 = metal_mat(&gate), call.mat4 = metal_mat(&up);
-    if (normed) call.norm = norm;
-    metal_put(&b, PE_SLOT_VEC3, e.weight, (size_t)e.in * 4);
-    metal_put(&b, PE_SLOT_ARGS, &args, sizeof args);
-    const pe_metal_job job = {.op = PE_OP_EXPERT_GATED,
-                              .call = &call,
-                              .args = &args,
-                              .step = &e.step,
-                              .mat = e.mat,
-                              .mat2 = e.mat2,
-                              .mat3 = &gate,
-                              .mat4 = &up};
-    const size_t own = apart.launch.buffer[PE_SLOT_OUT].bytes;
-    uint8_t *out = memset(metal_put(&b, PE_SLOT_OUT, NULL, own), 0xee, own);
-    CHECK_INT(pe_metal_scratch(&job), 0);
-    msl_schedule(order), metal_run_job(&b, &job);
-    CHECK(!memcmp(out, apart.owned[PE_SLOT_OUT], own));
-    CHECK(!memcmp(out2, alone.owned[PE_SLOT_OUT], bytes));
-    metal_free(&b);
+  int32_t step, shared_step, route_step;
+} few_apart;
+
+static pe_norm_args few_norm(const experts *e) {
+  return (pe_norm_args){e->in, 1, e->in, 1e-5f, 1, 0.5f, 0, 0};
+}
+
+static void run_apart(experts *e, const few *f, const pe_op_args *args, few_apart *a) {
+  pe_cpu_call c = {.in = {e->x}, .vec = {e->weight}, .args.norm = few_norm(e)};
+  pe_cpu_view x = run_alone(e, PE_OP_NORM, c, e->in, &a->lines), routed = e->routed;
+  if (!f->normed) x = e->x;
+  if (f->route) {
+    c = (pe_cpu_call){.in = {a->logits}, .vec = {e->bias}, .args.route = *f->route};
+    routed = run_alone(e, PE_OP_ROUTE, c, 2 * CHOSEN, &a->routed);
+    a->route_step = (int32_t)routed.step;
   }
+  c = (pe_cpu_call){.in = {x, routed}, .mat = e->mat, .mat2 = e->mat2, .args = *args};
+  c.vec[0] = c.vec[1] = e->bias;
+  a->step = (int32_t)run_alone(e, PE_OP_EXPERT_GATED, c, CHOSEN * OUT, &a->gated).step;
+  if (!f->wide) return;
+  c = (pe_cpu_call){.in = {x}, .mat = &a->gate, .mat2 = &a->up, .step = &e->step, .rows = e->rows};
+  c.args.gated = (pe_gated_args){e->in, f->wide, PE_MAP_SILU}, c.out = view_new(e->rows, f->wide);
+  const metal_case k = {.op = PE_OP_GATED, .c = &c, .width = f->wide};
+  metal_run(&k, &a->shared), a->shared_step = (int32_t)c.out.step, view_free(&c.out);
+}
+
+static uint8_t *put_result(metal_buffers *b, int slot, const metal_buffers *want) {
+  const size_t bytes = want->launch.buffer[PE_SLOT_OUT].bytes;
+  return bytes ? memset(metal_put(b, slot, NULL, bytes), 0xee, bytes) : NULL;
+}
+static void check_result(const uint8_t *got, const metal_buffers *want) {
+  CHECK(!got || !memcmp(got, want->owned[PE_SLOT_OUT], want->launch.buffer[PE_SLOT_OUT].bytes));
+}
+
+/* All of it in one dispatch. */
+static void run_few(const experts *e, const few *f, const pe_op_args *args, const few_apart *a) {
+  metal_buffers b = {0};
+  pe_metal_call call;
+  uint64_t offsets[3];
+  put_experts(&b, e, true, &call);
+  for (int part = 0; f->wide && part < 3; part++) {
+    metal_put_parts(&b, PE_SLOT_DATA3 + part, &a->gate, 1, part, offsets);
+    metal_put_parts(&b, PE_SLOT_DATA4 + part, &a->up, 1, part, offsets);
+  }
+  if (f->wide) call.mat3 = metal_mat(&a->gate), call.mat4 = metal_mat(&a->up);
+  call.out_step = a->step, call.out2_step = a->shared_step, call.out4_step = a->route_step;
+  if (f->normed) call.norm = few_norm(e);
+  metal_put(&b, PE_SLOT_VEC3, e->weight, (size_t)e->in * 4);
+  pe_expert_routed_args routed = {.gated = args->expert_gated};
+  if (f->route) {
+    routed.route = *f->route, call.vecs |= 4, call.in_step[2] = (int32_t)a->logits.step;
+    metal_put(&b, PE_SLOT_VEC2, e->bias, EXPERTS * 4);
+    metal_put(&b, PE_SLOT_IN2, a->logits.at, (size_t)(e->rows * a->logits.step) * 4);
+    memset(b.owned[PE_SLOT_IN1], 0xff, b.launch.buffer[PE_SLOT_IN1].bytes); /* not read */
+  }
+  metal_put(&b, PE_SLOT_ARGS, &routed, sizeof routed);
+  const pe_metal_job job = {.op = PE_OP_EXPERT_GATED,
+                            .call = &call,
+                            .args = args,
+                            .step = &e->step,
+                            .mat = e->mat,
+                            .mat2 = e->mat2,
+                            .mat3 = f->wide ? &a->gate : NULL,
+                            .mat4 = f->wide ? &a->up : NULL,
+                            .route = f->route != NULL};
+  const uint8_t *out = put_result(&b, PE_SLOT_OUT, &a->gated);
+  const uint8_t *out2 = put_result(&b, PE_SLOT_OUT2, &a->shared);
+  const uint8_t *out4 = put_result(&b, PE_SLOT_OUT4, &a->routed);
+  CHECK_INT(pe_metal_scratch(&job), 0);
+  metal_run_job(&b, &job);
+  check_result(out, &a->gated), check_result(out2, &a->shared), check_result(out4, &a->routed);
+  metal_free(&b);
+}
+
+static void check_few(const metal_layout *l, const metal_layout *other, int32_t rows, few f) {
+  experts e;
+  few_apart a;
+  const int32_t wide = f.wide ? f.wide : 1;
+  memset(&a, 0, sizeof a);
+  experts_open(&e, l, rows, false), msl_forget(), msl_schedule(0);
+  metal_matrix(e.in % other->unit ? l : other, wide, e.in, &a.gate);
+  metal_matrix(l, wide, e.in, &a.up);
+  a.logits = view_new(rows, EXPERTS), view_fill(&a.logits, rows, EXPERTS);
+  const pe_op_args args = {.expert_gated = {{e.in, OUT, EXPERTS, CHOSEN, 0, 0}, PE_MAP_SILU}};
+  run_apart(&e, &f, &args, &a);
+  for (int order = 0; order < MSL_SCHEDULES; order++)
+    msl_schedule(order), run_few(&e, &f, &args, &a);
   CHECK_INT(msl_faults(), 0);
-  metal_free(&lines), metal_free(&apart), metal_free(&alone), experts_close(&e);
-  metal_matrix_free(&gate), metal_matrix_free(&up), view_free(&c.out);
+  metal_free(&a.lines), metal_free(&a.routed), metal_free(&a.gated), metal_free(&a.shared);
+  metal_matrix_free(&a.gate), metal_matrix_free(&a.up), view_free(&a.logits), experts_close(&e);
 }
 
 static void test_shared(void) {
   for (int i = 0; i < METAL_LAYOUTS; i++)
-    check_shared(&metal_layouts[i], &metal_layouts[(i + 7) % METAL_LAYOUTS], 1 + i % 3,
-                 i % 2 ? 9 : 37, i % 3 > 0);
+    check_few(&metal_layouts[i], &metal_layouts[(i + 7) % METAL_LAYOUTS], 1 + i % 3,
+              (few){i % 2 ? 9 : 37, i % 3 > 0, NULL});
+}
+
+/* Every way to choose, without a shared expert and with one. */
+static void test_routes(void) {
+  for (int i = 0; i < METAL_LAYOUTS; i++) {
+    const pe_route_args route = {.kind = i % 4,
+                                 .experts = EXPERTS,
+                                 .chosen = CHOSEN,
+                                 .groups = i % 3 ? 1 : EXPERTS / 3,
+                                 .groups_kept = EXPERTS / 3 - 1,
+                                 .group_max = i % 2,
+                                 .normalize = i % 5 > 1,
+                                 .scale = 1.5f,
+                                 .eps = 1e-6f};
+    check_few(&metal_layouts[i], &metal_layouts[(i + 7) % METAL_LAYOUTS], 1 + i % 3,
+              (few){i % 2 ? 0 : 21, i % 3 > 0, &route});
+  }
 }
 
 static void test_all_ran(void) { metal_check_all_ran(METAL_JOINED_EXPERTS); }
 
-static const check_test tests[] = {{"totals", test_totals},
-                                   {"norm inside", test_norms},
-                                   {"maps", test_maps},
-                                   {"shared", test_shared},
-                                   {"all have run", test_all_ran}};
+static const check_test tests[] = {{"totals", test_totals}, {"norm inside", test_norms},
+                                   {"maps", test_maps},     {"shared", test_shared},
+                                   {"routes", test_routes}, {"all have run", test_all_ran}};
 
 int main(int argc, char **argv) {
   return metal_main("metal joined experts", tests, (int)(sizeof tests / sizeof *tests), argc, argv);

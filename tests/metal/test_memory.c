@@ -509,8 +509,8 @@ static void check_pulled(const state_case *s, const metal_case *k) {
   if (s->op != PE_OP_DELTA) metal_check_after(k, PE_SLOT_DATA);
   if (s->op == PE_OP_CONV) metal_check_conv_before(k), metal_check_part(k, 0, 10, 15);
   if (s->op != PE_OP_DELTA) return;
-  static const unsigned which[] = {1, 2, 4, 8, 15};
-  for (int i = 0; i < 5; i++) metal_check_delta_before(k, which[i]);
+  for (unsigned i = 1; i < 16; i += i < 8 ? i : 7) metal_check_delta_before(k, i);
+  for (int i = 0; i <= d->heads; i += i ? 3 : 1) metal_check_delta_norm(k, i * d->value);
   metal_check_part(k, 0, d->key_heads, d->key), metal_check_part(k, 1, d->key_heads, d->key);
   metal_check_part(k, 2, d->value, d->heads), metal_check_part(k, 4, 2, d->heads / 2);
   metal_check_part(k, 3, d->heads, d->channel ? d->key : 1);
@@ -555,7 +555,7 @@ static void test_conv(void) {
 
 static void test_delta(void) {
   for (int i = 0; i < 4; i++) {
-    const int32_t heads = 4, key_heads = i % 2 ? 2 : 4, key = i < 2 ? 20 : 130, value = 9;
+    const int32_t heads = 4, key_heads = i % 2 ? 2 : 4, key = i < 2 ? 20 : 130, value = i ? 9 : 40;
     check_state(&(state_case){.op = PE_OP_DELTA,
                               .args.delta = {heads, key_heads, key, value, i / 2},
                               .width = {key_heads * key, key_heads * key, heads * value,
