@@ -67,7 +67,7 @@ static inline void metal_check_mapped(const metal_case *k, int first, const meta
     metal_put(&joined, first, a.at, (size_t)(rows * a.step) * 4);
     metal_put(&joined, first + 2, wide.at, (size_t)(rows * wide.step) * 4);
     metal_put(&joined, first + 3, vec, (size_t)width * 4);
-    if (weight) metal_put(&joined, PE_SLOT_SCALES2, weight, (size_t)k->norm.weights * 4);
+    if (k->norm.weights) metal_put(&joined, PE_SLOT_SCALES2, weight, (size_t)k->norm.weights * 4);
     msl_schedule(order), metal_run_with(k, &joined);
     CHECK(metal_same(&joined, &mapped, PE_SLOT_OUT));
     CHECK(metal_same(&joined, state, PE_SLOT_STATE));
@@ -96,11 +96,12 @@ static inline void metal_check_delta_norm(const metal_case *k, int32_t weights) 
   msl_forget(), msl_schedule(0), metal_run(k, &alone);
   pe_cpu_call c = {.step = k->c->step, .rows = k->c->rows, .out = view_new(k->c->rows, k->width)};
   c.in[0] = (pe_cpu_view){.at = alone.owned[PE_SLOT_OUT], .step = k->c->out.step};
-  c.args.norm = norm, c.vec[0] = weight;
+  c.args.norm = norm, c.vec[0] = weights ? weight : NULL;
   const metal_case apart = {.op = PE_OP_NORM, .c = &c, .width = k->width, .vec = {weights}};
   metal_run(&apart, &normed), view_free(&c.out);
   inside.norm = norm;
-  metal_put(&b, PE_SLOT_SCALES2, weight, (size_t)weights * 4), metal_run_with(&inside, &b);
+  if (weights) metal_put(&b, PE_SLOT_SCALES2, weight, (size_t)weights * 4);
+  metal_run_with(&inside, &b);
   CHECK(metal_same(&b, &normed, PE_SLOT_OUT) && metal_same(&b, &alone, PE_SLOT_STATE));
   metal_check_mapped(&inside, PE_SLOT_DATA, &normed, &alone, weight);
   metal_free(&b), metal_free(&alone), metal_free(&normed), free(weight);
