@@ -263,8 +263,8 @@ template [[host_name("expert_gated_8")]] kernel decltype(expert_gated<8, 1>) exp
 
 // The same for a few rows, and for the matrices of a shared expert, mat3 and mat4, without biases.
 // group.y: for each row its chosen experts, then the shared one, if there is one. ROUTE: every
-// group chooses the experts of its row, since that takes less than a dispatch; the first one writes
-// what the op route would.
+// group chooses the experts of its row, which takes as long as the op route and saves its dispatch;
+// the first one writes what the op would.
 kernel void expert_gated_few(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                              constant pe_expert_routed_args &routed [[buffer(PE_SLOT_ARGS)]],
                              device float *out [[buffer(PE_SLOT_OUT)]],

@@ -7,8 +7,8 @@
  *
  *     products of one input    up to PE_METAL_JOINED, one after another in one grid
  *     rope of queries, store   both turn heads by the same table
- *     gate and up of experts   with those of a shared expert, and with the route: all groups of
- *                              threads choose, which takes less than a dispatch
+ *     gate and up of experts   with those of a shared expert, and with the route: every group of
+ *                              threads chooses
  *
  * Other codes are pulled: whoever reads their result computes it, and it is in no memory.
  *
