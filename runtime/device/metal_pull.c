@@ -165,7 +165,7 @@ static bool norm_takes(const pe_norm_args *norm, const pe_instr *x) {
          norm->count == d->heads && d->value <= PE_STATE_WIDTH;
 }
 
-/* Is a code a norm that a delta rule does? Then only one may read it, which is no other norm. */
+/* Is a code a norm that a delta rule does? Then it has one reader, and only a map can take it. */
 static bool is_of_delta(const pe_metal_maker *m, int32_t code) {
   const int32_t from = m->order->pulled[code][0];
   return instr_of(m, code)->op == PE_OP_NORM && from >= 0 && instr_of(m, from)->op == PE_OP_DELTA;
