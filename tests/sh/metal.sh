@@ -35,19 +35,21 @@ layers() {
 layers "dispatches of three layers" "" 23 qwen3
 layers "nothing joined" "--metal-tiles join_rows=0" 39 qwen3
 layers "norms apart" "--metal-tiles norm_rows=0" 30 qwen3
-# Of its six layers two have experts: 8 dispatches, with the router, the route, the experts' gate
-# and up, and their products with the sum and the residual in place of gate and up, and down.
-layers "dispatches with experts" "" 45 qwen3_moe-mlx4
+# Of its six layers two have experts: 7 dispatches, with the router, the experts' gate and up, which
+# choose, and their products with the sum and the residual in place of gate and up, and down.
+layers "dispatches with experts" "" 43 qwen3_moe-mlx4
 # The kernel of what a map reads does it: the gates of attention and delta nets, of a shared expert
-# (whose product is one more of those that are added), residuals with a factor.
-layers "a gated norm, gated attention, a shared expert" "" 41 qwen3_5_moe
-# Parts of a value are read where they are, and a delta net makes its inputs itself.
-layers "slices, norms and maps before a delta net" "" 41 qwen3_next
-layers "maps after recurrences, residuals with a factor" "" 33 granitemoehybrid
-layers "shared experts" "" 27 glm4_moe-mlx4
+# (whose product is one more of those that are added), residuals with a factor. A delta rule does
+# the norm of its heads too.
+layers "a gated norm, gated attention, a shared expert" "" 35 qwen3_5_moe
+# Parts of a value are read where they are, and a delta net makes its inputs itself. In one of its
+# layers they are overwritten before the norm.
+layers "slices, norms and maps before a delta net" "" 36 qwen3_next
+layers "maps after recurrences, residuals with a factor" "" 29 granitemoehybrid
+layers "shared experts" "" 25 glm4_moe-mlx4
 # Latent attention in 7: both products that narrow, q, heads to the latent, rope and store (which
 # make the keys), attention, heads to values, o.
-layers "latent attention" "" 36 deepseek_v3-mlx4
+layers "latent attention" "" 34 deepseek_v3-mlx4
 layers "maps of experts and with vectors" "" 23 gpt_oss-mxfp4
 layers "norms of values, factors of layers" "" 75 gemma4_text
 # A token reads the matrices of its experts once, and sorting one row would win nothing: in two
