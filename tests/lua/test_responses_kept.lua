@@ -116,7 +116,7 @@ test("a summary that is cut or empty is an error", function(t)
     local status = app:ask(PATH .. "/compact", { input = "Hello!", stop = { "," },
       text = { format = { type = "json_object" } } })
     t.eq(status, 200)
-  end, { context = 1024 })
+  end, { context = 384 })
 end)
 
 test("a conversation that fills the context is compacted without its oldest turns", function(t)
