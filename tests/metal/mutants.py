@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Are mistakes in the host of Metal noticed? Makes each one of a list and runs the suites.
 
-    make test-metal runs it;  tests/metal/mutants.py [--build BUILD] [--cc CC] [part of a name ...]
+    make test-metal runs it;  tests/metal/mutants.py [--build BUILD] [--cc CC] [--jobs N] [NAME...]
+
+NAME is a part of a name; N mutants are tried at once.
 
 A mutant is one file with one change: a lost barrier, a leaked object, a swapped operand. It is
 compiled, linked before the library that has the right version, and run against the fake Metal: the
 suites of the host, then a few models. It is noticed if either fails, dies or takes two minutes. The
 last line has the three counts of every suite. BUILD must be complete (make tests)."""
 import argparse
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -171,8 +174,8 @@ def fails(command, env):
 
 
 class Mutator:
-    def __init__(self, build, cc, work):
-        self.build, self.cc, self.work = build, cc, work
+    def __init__(self, build, cc):
+        self.build, self.cc = build, cc
         self.env = dict(os.environ, BUILD=build, PERIGEE_METAL=f"{build}/tests/fake-metal.so",
                         FAKE_METAL_MOST_BYTES="4194304", PERIGEE_TEST_GC="normal")
         flags = sh(["make", "-s", "print-flags", f"BUILD={build}"]).stdout.strip().split("\n")
@@ -184,13 +187,18 @@ class Mutator:
         text = open(path, encoding="utf-8").read()
         if text.count(old) != 1:
             return f"{text.count(old)} places fit"
-        source, object_, exe = (f"{self.work}/{x}" for x in ("mutant.c", "mutant.o", "mutant"))
+        with tempfile.TemporaryDirectory() as work:
+            return self.noticed_there(work, path, text.replace(old, new))
+
+    def noticed_there(self, work, path, text):
+        source, object_, exe = (f"{work}/{x}" for x in ("mutant.c", "mutant.o", "mutant"))
         with open(source, "w", encoding="utf-8") as f:
-            f.write(text.replace(old, new))
+            f.write(text)
         made = sh(self.cc.split() + self.compile + ["-Wno-error", "-c", "-o", object_, source])
         if made.returncode:
             return made.stdout
-        models = [[exe, "run", "tests/lua/run.lua", "test_models", model] for model in MODELS]
+        models = [[exe, "run", "tests/metal/room.lua"]]
+        models += [[exe, "run", "tests/lua/run.lua", "test_models", model] for model in MODELS]
         for arguments, run in (
                 (self.host, [[exe, "model"], [exe]]), (self.steps, [[exe]]),
                 (self.batch, [[exe, "lists"], [exe, "parameters"], [exe, "internal"]]),
@@ -207,15 +215,14 @@ def main():
     ask = argparse.ArgumentParser()
     ask.add_argument("--build", default="build")
     ask.add_argument("--cc", default=os.environ.get("CC", "cc"))
+    ask.add_argument("--jobs", type=int, default=1)
     ask.add_argument("names", nargs="*")
     o = ask.parse_args()
     passed = failed = 0
-    with tempfile.TemporaryDirectory() as work:
-        mutator = Mutator(o.build, o.cc, work)
-        for mutant in MUTANTS:
-            if o.names and not any(n in mutant[0] for n in o.names):
-                continue
-            why = mutator.noticed(mutant)
+    mutator = Mutator(o.build, o.cc)
+    wanted = [m for m in MUTANTS if not o.names or any(n in m[0] for n in o.names)]
+    with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
+        for mutant, why in zip(wanted, pool.map(mutator.noticed, wanted)):
             passed, failed = passed + (why is None), failed + (why is not None)
             if why is not None:
                 print(f"FAIL mutants/{mutant[0]} ({mutant[1]}): {why}", flush=True)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Seeds one mistake at a time into Metal's kernels and says whether the tests notice.
 
-    python3 tests/metal/mutants_kernels.py [--build build] [NAME...]     CXX, CC as for make
+    python3 tests/metal/mutants_kernels.py [--build build] [--jobs N] [NAME...]
+
+N mistakes are tried at once; CXX and CC as for make.
 
 Every mistake is a replacement in one file, which must be found exactly once. The kernels that
 include the file are rewritten and compiled for the checker, linked with the others, and one test is
@@ -9,6 +11,7 @@ run. Unnoticed mistakes are listed; exit 1 if there is one. Needs: make test-met
 """
 
 import argparse
+import concurrent.futures
 import os
 import re
 import subprocess
@@ -19,6 +22,7 @@ CXX = os.environ.get("CXX", "g++").split()
 CC = os.environ.get("CC", "gcc").split()
 ARGUMENTS = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
 ARGUMENTS.add_argument("--build", default=os.environ.get("BUILD", "build"))
+ARGUMENTS.add_argument("--jobs", type=int, default=1)
 ARGUMENTS.add_argument("names", nargs="*")
 OPTIONS = ARGUMENTS.parse_args()
 BUILD = OPTIONS.build
@@ -402,18 +406,16 @@ def check(mutant):
 
 
 def main():
-    wanted = OPTIONS.names
-    unnoticed, count = [], 0
-    for mutant in MUTANTS:
-        if wanted and not any(w in mutant[0] for w in wanted):
-            continue
-        count += 1
-        found = check(mutant)
-        print(f"{'noticed' if found else 'UNNOTICED':9} {mutant[0]}: {(found or '')[:140]}",
-              flush=True)
-        if not found:
-            unnoticed.append(mutant[0])
-    print(f"metal mutants: {count - len(unnoticed)} passed, {len(unnoticed)} failed, 0 skipped")
+    names, unnoticed = OPTIONS.names, []
+    wanted = [m for m in MUTANTS if not names or any(n in m[0] for n in names)]
+    with concurrent.futures.ThreadPoolExecutor(OPTIONS.jobs) as pool:
+        for mutant, found in zip(wanted, pool.map(check, wanted)):
+            print(f"{'noticed' if found else 'UNNOTICED':9} {mutant[0]}: {(found or '')[:140]}",
+                  flush=True)
+            if not found:
+                unnoticed.append(mutant[0])
+    passed = len(wanted) - len(unnoticed)
+    print(f"metal mutants: {passed} passed, {len(unnoticed)} failed, 0 skipped")
     return 1 if unnoticed else 0
 
 
