@@ -135,6 +135,48 @@ static void masks_are_verdicts(const char *path) {
 static void byte_pairs(void) { masks_are_verdicts("tests/tokenizers/bpe-qwen2/tokenizer.json"); }
 static void pieces(void) { masks_are_verdicts("tests/tokenizers/spm-gemma/tokenizer.json"); }
 
+/* Characters at both ends of every range of first bytes in UTF-8, and a letter. */
+static const char *const edges[] = {
+    "a",            "~",            "\xc2\x80",         "\xdf\xbf",         "\xe0\xa0\x80",
+    "\xe0\xbf\xbf", "\xe1\x80\x80", "\xec\xbf\xbf",     "\xed\x80\x80",     "\xed\x9f\xbf",
+    "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf0\xbf\xbf\xbf", "\xf1\x80\x80\x80",
+    "\xf3\xbf\xbf\xbf", "\xf4\x80\x80\x80", "\xf4\x8f\xbf\xbf"};
+enum { EDGES = sizeof edges / sizeof *edges };
+
+static pe_tokenizer *edge_letters(void) {
+  pe_buf b = {0};
+  pe_tokenizer *t = NULL;
+  pe_error err;
+  pe_buf_printf(&b, NULL, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+  for (int i = 0; i < EDGES; i++)
+    pe_buf_printf(&b, NULL, "%s\"%s\":%d", i ? "," : "", edges[i], i);
+  pe_buf_printf(&b, NULL, "}}}");
+  CHECK_OK(pe_tokenizer_read_json(b.data, b.len, &t, &err), err);
+  pe_buf_free(&b);
+  return t;
+}
+
+/* All plain characters but one are not all of them, whatever its bytes. */
+static void one_character_less(void) {
+  pe_tokenizer *t = edge_letters();
+  pe_tokmask *mask = NULL;
+  pe_error err;
+  tally n = {0};
+  CHECK_OK(pe_tokmask_open(t, NULL, 0, &mask, &err), err);
+  for (int i = -1; i < EDGES; i++) {
+    char source[64];
+    pe_grammar *g = NULL;
+    snprintf(source, sizeof source, "root ::= [^\"\\\\%s]{0,20} \"\\n\"", i < 0 ? "" : edges[i]);
+    CHECK_OK(pe_grammar_gbnf(pe_str_c(source), &g, &err), err);
+    compare_text(g, t, mask, i ? "a" : "~", &n);
+    pe_grammar_release(g);
+  }
+  CHECK_INT(n.wrong, 0);
+  CHECK(n.plain > 0);
+  pe_tokmask_release(mask);
+  pe_tokenizer_release(t);
+}
+
 /* ---- masks that are kept --------------------------------------------------------------------- */
 
 /* One to three of 16 letters, and digits: enough that a mask of letters takes long. */
@@ -343,6 +385,7 @@ static void failing_memory(void) {
 static const check_test tests[] = {
     {"masks are the verdicts on bytes: byte pairs", byte_pairs},
     {"masks are the verdicts on bytes: sentencepiece", pieces},
+    {"all characters but one are not all", one_character_less},
     {"masks that are kept are those of their place", kept_masks},
     {"masks that are kept are forgotten with their place", kept_masks_of_dropped_places},
     {"added, end and equal tokens", special_tokens},
