@@ -136,11 +136,24 @@ static void byte_pairs(void) { masks_are_verdicts("tests/tokenizers/bpe-qwen2/to
 static void pieces(void) { masks_are_verdicts("tests/tokenizers/spm-gemma/tokenizer.json"); }
 
 /* Characters at both ends of every range of first bytes in UTF-8, and a letter. */
-static const char *const edges[] = {
-    "a",            "~",            "\xc2\x80",         "\xdf\xbf",         "\xe0\xa0\x80",
-    "\xe0\xbf\xbf", "\xe1\x80\x80", "\xec\xbf\xbf",     "\xed\x80\x80",     "\xed\x9f\xbf",
-    "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf0\xbf\xbf\xbf", "\xf1\x80\x80\x80",
-    "\xf3\xbf\xbf\xbf", "\xf4\x80\x80\x80", "\xf4\x8f\xbf\xbf"};
+static const char *const edges[] = {"a",
+                                    "~",
+                                    "\xc2\x80",
+                                    "\xdf\xbf",
+                                    "\xe0\xa0\x80",
+                                    "\xe0\xbf\xbf",
+                                    "\xe1\x80\x80",
+                                    "\xec\xbf\xbf",
+                                    "\xed\x80\x80",
+                                    "\xed\x9f\xbf",
+                                    "\xee\x80\x80",
+                                    "\xef\xbf\xbf",
+                                    "\xf0\x90\x80\x80",
+                                    "\xf0\xbf\xbf\xbf",
+                                    "\xf1\x80\x80\x80",
+                                    "\xf3\xbf\xbf\xbf",
+                                    "\xf4\x80\x80\x80",
+                                    "\xf4\x8f\xbf\xbf"};
 enum { EDGES = sizeof edges / sizeof *edges };
 
 static pe_tokenizer *edge_letters(void) {
@@ -148,8 +161,7 @@ static pe_tokenizer *edge_letters(void) {
   pe_tokenizer *t = NULL;
   pe_error err;
   pe_buf_printf(&b, NULL, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-  for (int i = 0; i < EDGES; i++)
-    pe_buf_printf(&b, NULL, "%s\"%s\":%d", i ? "," : "", edges[i], i);
+  for (int i = 0; i < EDGES; i++) pe_buf_printf(&b, NULL, "%s\"%s\":%d", i ? "," : "", edges[i], i);
   pe_buf_printf(&b, NULL, "}}}");
   CHECK_OK(pe_tokenizer_read_json(b.data, b.len, &t, &err), err);
   pe_buf_free(&b);

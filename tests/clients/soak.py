@@ -401,9 +401,10 @@ class Soak:
 
     def report(self):
         c = self.counts
-        print("%d answers, %d changes of scripts, %d restarts, %d health checks, the slowest %.0f ms "
-              "(%.0f without stolen time)" % (c["answers"], c["changes"], c["restarts"], c["health"],
-                                              1000 * self.slowest, 1000 * self.slowest_ours))
+        print("%d answers, %d changes of scripts, %d restarts, %d health checks, the slowest "
+              "%.0f ms (%.0f without stolen time)" %
+              (c["answers"], c["changes"], c["restarts"], c["health"], 1000 * self.slowest,
+               1000 * self.slowest_ours))
         if self.problems:
             print("log of the server: %s" % self.server.log)
         failed = len(self.problems)
