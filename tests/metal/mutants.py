@@ -178,7 +178,10 @@ class Mutator:
         self.build, self.cc = build, cc
         self.env = dict(os.environ, BUILD=build, PERIGEE_METAL=f"{build}/tests/fake-metal.so",
                         FAKE_METAL_MOST_BYTES="4194304", PERIGEE_TEST_GC="normal")
-        flags = sh(["make", "-s", "print-flags", f"BUILD={build}"]).stdout.strip().split("\n")
+        # without the flags of the make that runs us: it would warn about its jobs
+        own = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        flags = sh(["make", "-s", "print-flags", f"BUILD={build}"], env=own).stdout
+        flags = flags.strip().split("\n")
         self.compile, self.host, self.steps, self.batch, self.program = (
             line.split() for line in flags)
 
