@@ -50,12 +50,20 @@ typedef struct pe_scan_query {
 } pe_scan_query;
 
 /* Sums above each band, and of the whole span. PE_SCAN_TWICE has no first sum above the second
- * band. */
-typedef struct pe_scan_tally {
+ * band; what a kind has no sums of is 0. */
+typedef struct pe_scan_sums { /* of a block */
+  struct {
+    float above[2], all;
+  } first, second;
+} pe_scan_sums;
+
+typedef struct pe_scan_tally { /* of all blocks, added in order */
   struct {
     double above[2], all;
   } first, second;
 } pe_scan_tally;
+
+static inline int64_t pe_scan_blocks(int64_t n) { return (n + PE_SCAN_BLOCK - 1) / PE_SCAN_BLOCK; }
 
 typedef struct pe_scan {
   /* The highest and the lowest value. n >= 1; no value is NaN. */
@@ -79,8 +87,8 @@ typedef struct pe_scan {
    * NULL. */
   void (*mass)(const float *key, const float *weight, int64_t n, const float least[PE_SCAN_STEPS],
                double mass[PE_SCAN_STEPS]);
-  /* Answers a query; the sums are added to `sums`. */
-  void (*tally)(const float *x, int64_t n, const pe_scan_query *q, pe_scan_tally *sums);
+  /* Answers a query, with the sums of each block. */
+  void (*tally)(const float *x, int64_t n, const pe_scan_query *q, pe_scan_sums *sums);
   /* The places of the set bits in `words` words, plus `base`, to `index`, which has room for
    * PE_SCAN_LANES more. Returns their number. */
   int64_t (*unpack)(const uint16_t *bits, int64_t words, int32_t base, int32_t *index);

@@ -106,6 +106,7 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
   if (!rc) rc = pe_device_open(&device, &e->device, err);
   if (!rc && pe_bind_boolean(L, 2, "profile", false)) rc = pe_device_profile(e->device, err);
   if (!rc) rc = pe_sampler_open(e->plan->drawable, &e->sampler, err);
+  if (!rc) pe_sampler_share(e->sampler, e->pool);
   if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
     rc = pe_nomem(err, "sequences");
   if (!rc && !(e->tap = pe_calloc(tap_count + 1, sizeof *e->tap))) rc = pe_nomem(err, "taps");

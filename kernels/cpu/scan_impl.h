@@ -398,13 +398,13 @@ ALWAYS void tally_lanes(const form f, const tallying *q, const int count, const 
   }
 }
 
-ALWAYS void add_sums(vf sum[SUMS][PARTS], double above[2], double *all) {
+ALWAYS void store_sums(vf sum[SUMS][PARTS], float above[2], float *all) {
   v4 s = finish4(fold(sum[0]), fold(sum[1]), fold(sum[ALL]), fold(sum[ALL]));
-  above[0] += (double)s[0], above[1] += (double)s[1], *all += (double)s[ALL];
+  above[0] = s[0], above[1] = s[1], *all = s[ALL];
 }
 
 ALWAYS void tally_blocks(const form f, const tallying *q, const float *x, int64_t n,
-                         uint16_t *const bits[2], pe_scan_tally *sums) {
+                         uint16_t *const bits[2], pe_scan_sums *sums) {
   for (int64_t from = 0; from < n; from += PE_SCAN_BLOCK) {
     int64_t k = from, end = n - from < PE_SCAN_BLOCK ? n : from + PE_SCAN_BLOCK;
     vf first[SUMS][PARTS], second[SUMS][PARTS];
@@ -419,13 +419,15 @@ ALWAYS void tally_blocks(const form f, const tallying *q, const float *x, int64_
       memcpy(t, x + k, (size_t)(end - k) * sizeof *t);
       tally_lanes(f, q, PARTS, t, bits, k, first, second);
     }
-    add_sums(first, sums->first.above, &sums->first.all);
-    if (f.kind >= PE_SCAN_MOMENT) add_sums(second, sums->second.above, &sums->second.all);
+    *sums = (pe_scan_sums){{{0}, 0}, {{0}, 0}};
+    store_sums(first, sums->first.above, &sums->first.all);
+    if (f.kind >= PE_SCAN_MOMENT) store_sums(second, sums->second.above, &sums->second.all);
+    sums++;
   }
 }
 
 ALWAYS void tally_kinds(const bool centred, const bool open, const pe_scan_query *q,
-                        const tallying *t, const float *x, int64_t n, pe_scan_tally *sums) {
+                        const tallying *t, const float *x, int64_t n, pe_scan_sums *sums) {
   switch (q->kind) {
   case PE_SCAN_COUNT:
     tally_blocks((form){PE_SCAN_COUNT, centred, open, 1}, t, x, n, q->bits, sums);
@@ -448,7 +450,7 @@ ALWAYS void tally_kinds(const bool centred, const bool open, const pe_scan_query
   }
 }
 
-static void tally(const float *x, int64_t n, const pe_scan_query *q, pe_scan_tally *sums) {
+static void tally(const float *x, int64_t n, const pe_scan_query *q, pe_scan_sums *sums) {
   tallying t = {.w = weighing_of(q->span, q->top, q->scale),
                 .other = weighing_of(q->span, q->top, q->other),
                 .centre = splat(q->centre)};

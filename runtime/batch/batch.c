@@ -54,8 +54,11 @@ static pe_status open_drawers(pe_batch *b, pe_error *err) {
   int32_t n = threads < b->o.sequences ? threads : b->o.sequences;
   if (!(b->drawer = pe_calloc((size_t)n, sizeof *b->drawer))) return pe_nomem(err, "samplers");
   pe_status rc = PE_OK;
-  while (!rc && b->drawers < n)
-    rc = pe_sampler_open(b->plan->drawable, &b->drawer[b->drawers++].sampler, err);
+  while (!rc && b->drawers < n) {
+    pe_sampler **s = &b->drawer[b->drawers++].sampler;
+    rc = pe_sampler_open(b->plan->drawable, s, err);
+    if (!rc) pe_sampler_share(*s, b->pool);
+  }
   return rc;
 }
 

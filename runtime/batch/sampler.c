@@ -157,17 +157,31 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   return rc;
 }
 
+void pe_sampler_share(pe_sampler *s, pe_pool *pool) { s->space.list.pool = pool; }
+
 /* ---- bias, bans, penalties ----------------------------------------------------------------- */
 
 static bool penalizes(const pe_sampling *p) {
   return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
 
-/* Nothing in it is a branch: neither signs nor counts can be predicted. */
-static inline float penalized(const pe_sampling *p, float x, uint32_t outputs) {
-  double r = (double)p->repetition_penalty, up = (double)x * r, down = (double)x / r;
-  double times = (double)(int32_t)outputs, once = outputs ? (double)p->presence_penalty : 0;
-  double y = (x > 0 ? down : up) - (once + (double)p->frequency_penalty * times);
+/* Factors of a penalty by sign of the logit, and what it subtracts: tables, because neither signs
+ * nor counts can be predicted, and a compiler makes branches of conditions. */
+typedef struct penalty {
+  double up[2], down[2], once[2], each;
+} penalty;
+
+static penalty penalty_of(const pe_sampling *p) {
+  const double r = (double)p->repetition_penalty;
+  return (penalty){.up = {r, 1},
+                   .down = {1, r},
+                   .once = {0, (double)p->presence_penalty},
+                   .each = (double)p->frequency_penalty};
+}
+
+static inline float penalized(const penalty *p, float x, uint32_t outputs) {
+  const double scaled = (double)x * p->up[x > 0] / p->down[x > 0];
+  const double y = scaled - (p->once[outputs > 0] + p->each * (double)(int32_t)outputs);
   return x == -INFINITY ? x : (float)y; /* banned; a negative penalty must not revive it */
 }
 
@@ -228,9 +242,9 @@ static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h, f
   int32_t count = pe_sampler_seen(s, p, h);
   const int32_t *id = s->seen_id;
   const uint32_t *outputs = s->outputs;
-  const pe_sampling here = *p;
+  const penalty k = penalty_of(p);
   float *restrict value = s->penalized;
-  for (int32_t i = 0; i < count; i++) value[i] = penalized(&here, x[id[i]], outputs[i]);
+  for (int32_t i = 0; i < count; i++) value[i] = penalized(&k, x[id[i]], outputs[i]);
   put(s, x, id, value, count);
 }
 
@@ -259,17 +273,22 @@ void pe_sampler_change_copy(const pe_sampler *s, const pe_sampling *p, const int
   }
   ban_copy(s, p->banned, p->banned_count);
   ban_copy(s, ban_ids, ban_count);
+  const penalty k = penalty_of(p);
   for (int32_t i = 0; i < seen; i++)
-    x[s->seen_id[i]] = penalized(p, x[s->seen_id[i]], s->outputs[i]);
+    x[s->seen_id[i]] = penalized(&k, x[s->seen_id[i]], s->outputs[i]);
+}
+
+static pe_pass pass_of(const pe_sampler *s) {
+  return (pe_pass){s->space.list.scan, s->space.list.pool};
 }
 
 /* The row x and s->peak before any change: as they are, or under a mask. */
 static void begin_row(pe_sampler *s, const uint32_t *allow, const float *logits, float *x) {
   s->change_count = 0, s->nan = false;
-  const pe_scan *scan = s->space.list.scan;
+  const pe_pass pass = pass_of(s);
   if (allow) {
-    scan->allow(logits, s->n, allow, x);
-    scan->peaks(x, s->n, s->peak, NULL);
+    pe_pass_allow(pass, logits, s->n, allow, x);
+    pe_pass_peaks(pass, x, s->n, s->peak, NULL);
   } else {
     memcpy(s->peak, s->raw_peak, (size_t)pe_list_peaks(s->n) * sizeof *s->peak);
   }
@@ -428,7 +447,7 @@ static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, 
   if (few >= 0 && out->id < 0) return fail_masked(position, err);
   if (few >= 0 && p->top_logprobs < 0) return PE_OK;
   float top =
-      s->space.list.scan->peaks(logits, s->n, s->raw_peak, changes && x != logits ? x : NULL);
+      pe_pass_peaks(pass_of(s), logits, s->n, s->raw_peak, changes && x != logits ? x : NULL);
   const pe_list_row raw = {logits, s->raw_peak, best_of(s, logits, s->raw_peak, top)};
   if (raw.best < 0)
     return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",

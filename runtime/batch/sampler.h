@@ -31,11 +31,13 @@
  * Most picks need not read the whole row, if a device found the best logits and some sums
  * (sampler_listed.h). Masks, typical_p and xtc read it all.
  *
- * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. */
+ * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. The threads of a
+ * pool may share the passes of one pick (pe_sampler_share). */
 #ifndef PE_SAMPLER_H
 #define PE_SAMPLER_H
 
 #include "runtime/batch/field.h"
+#include "runtime/pool.h"
 
 typedef struct pe_logit_bias {
   int32_t id;
@@ -67,6 +69,9 @@ typedef struct pe_sampler pe_sampler;
 /* Gives. vocabulary: ids that may be drawn; logits after them, of a padded head, are not read. */
 pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err);
 void pe_sampler_close(pe_sampler *s);
+/* Threads of the pool, which is borrowed, help with passes over long rows. No result depends on
+ * it. NULL: none helps, as after opening. */
+void pe_sampler_share(pe_sampler *s, pe_pool *pool);
 
 typedef struct pe_history { /* the tokens that penalties count */
   const int32_t *token;

@@ -11,7 +11,7 @@ static const pe_scan_span nothing = {INFINITY, -INFINITY};
 
 /* ---- scratch ------------------------------------------------------------------------------- */
 
-typedef enum extent { TOKENS, BLOCKS, BITS, SAMPLES } extent;
+typedef enum extent { TOKENS, BLOCKS, SUMS, PIECES, SAMPLES } extent;
 
 /* In units of four bytes. */
 static const struct {
@@ -31,9 +31,13 @@ static const struct {
     {offsetof(pe_list_space, part_index), TOKENS},
     {offsetof(pe_list_space, index), TOKENS},
     {offsetof(pe_list_space, sum), BLOCKS},
-    {offsetof(pe_list_space, bits[0]), BITS},
-    {offsetof(pe_list_space, bits[1]), BITS},
-    {offsetof(pe_list_space, bits[2]), BITS},
+    {offsetof(pe_list_space, sums), SUMS},
+    {offsetof(pe_list_space, found[0].index), TOKENS},
+    {offsetof(pe_list_space, found[0].value), TOKENS},
+    {offsetof(pe_list_space, found[0].count), PIECES},
+    {offsetof(pe_list_space, found[1].index), TOKENS},
+    {offsetof(pe_list_space, found[1].value), TOKENS},
+    {offsetof(pe_list_space, found[1].count), PIECES},
     {offsetof(pe_list_space, sample), SAMPLES},
     {offsetof(pe_list_space, sample_key), SAMPLES},
     {offsetof(pe_list_space, sample_first), SAMPLES},
@@ -50,9 +54,10 @@ void pe_list_space_close(pe_list_space *s) {
 
 pe_status pe_list_space_open(pe_list_space *s, int32_t vocabulary, pe_error *err) {
   size_t n = (size_t)vocabulary;
-  /* A part of a list starts a block and a word of its own. */
-  const size_t size[] = {n + PE_SCAN_LANES, n / PE_SCAN_BLOCK + PE_LIST_PARTS,
-                         n / (2 * PE_SCAN_LANES) + PE_LIST_PARTS, PE_LIST_WIDE};
+  /* A part of a list starts a block and a piece of its own. */
+  const size_t blocks = n / PE_SCAN_BLOCK + PE_LIST_PARTS;
+  const size_t size[] = {n + PE_SCAN_LANES, blocks, blocks * sizeof(pe_scan_sums) / 4,
+                         n / PE_PASS_PIECE + PE_LIST_PARTS, PE_LIST_WIDE};
   *s = (pe_list_space){.scan = pe_scan_best(), .n = vocabulary};
   for (int i = 0; i < ARRAYS; i++)
     if (!(*array_at(s, i) = pe_calloc(size[arrays[i].extent], 4))) return pe_nomem(err, "sampler");
@@ -114,18 +119,22 @@ int32_t pe_list_gather(const pe_list_space *s, const pe_list *l, const pe_scan_s
   return count;
 }
 
-static int32_t words(int32_t n) { return (n + PE_SCAN_LANES - 1) / PE_SCAN_LANES; }
+static pe_pass pass_of(const pe_list_space *s) { return (pe_pass){s->scan, s->pool}; }
+
+/* Where a part of a list has its tokens: it starts at the index `from` and with this piece. */
+static pe_pass_found found_at(const pe_pass_found *f, int32_t from, int32_t piece) {
+  return (pe_pass_found){f->index + from, f->value + from, f->count + piece};
+}
 
 int32_t pe_list_band(const pe_list_space *s, const pe_list *l, int band, int32_t *index,
                      float *value) {
-  const uint16_t *bits = s->bits[band];
-  int32_t from = 0, count = 0;
+  int32_t from = 0, piece = 0, count = 0;
   for (int i = 0; i < l->parts; from = l->part[i++].end) {
-    int32_t n = words(l->part[i].end - from);
-    count += (int32_t)s->scan->unpack(bits, n, from, index + count);
-    bits += n;
+    const int32_t n = l->part[i].end - from;
+    const pe_pass_found part = found_at(&s->found[band], from, piece);
+    count += pe_pass_join(&part, n, index + count, value + count);
+    piece += pe_pass_pieces(n);
   }
-  for (int32_t i = 0; i < count; i++) value[i] = l->x[index[i]];
   return count;
 }
 
@@ -167,23 +176,42 @@ double pe_list_weigh(pe_list_space *s, const pe_list *l, float scale, float *wei
   int32_t from = 0;
   for (int i = 0; i < l->parts; from = l->part[i++].end) {
     int32_t n = l->part[i].end - from;
-    s->scan->weigh(l->x + from, n, l->part[i].span, l->top, scale, weight ? weight + from : NULL,
-                   sum);
+    pe_pass_weigh(pass_of(s), l->x + from, n, l->part[i].span, l->top, scale,
+                  weight ? weight + from : NULL, sum);
     for (int32_t k = 0; k < n; k += PE_SCAN_BLOCK) total += (double)*sum++;
   }
   if (l->whole && scale == 1) s->total = total;
   return total;
 }
 
+static void add_sums(const pe_scan_sums *block, int64_t count, pe_scan_tally *sums) {
+  for (int64_t i = 0; i < count; i++, block++) {
+    for (int j = 0; j < 2; j++) {
+      sums->first.above[j] += (double)block->first.above[j];
+      sums->second.above[j] += (double)block->second.above[j];
+    }
+    sums->first.all += (double)block->first.all;
+    sums->second.all += (double)block->second.all;
+  }
+}
+
+void pe_list_add(const pe_list_space *s, const float *x, int32_t n, const pe_scan_query *q,
+                 pe_scan_tally *sums) {
+  pe_pass_tally(pass_of(s), x, n, q, s->sums, 0, NULL);
+  add_sums(s->sums, pe_scan_blocks(n), sums);
+}
+
 pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_query q) {
   pe_scan_tally sums = {{{0}, 0}, {{0}, 0}};
-  int32_t from = 0;
-  q.bits[0] = s->bits[0], q.bits[1] = s->bits[1];
+  int32_t from = 0, piece = 0;
   for (int i = 0; i < l->parts; from = l->part[i++].end) {
-    int32_t n = l->part[i].end - from;
+    const int32_t n = l->part[i].end - from;
+    const pe_pass_found found[2] = {found_at(&s->found[0], from, piece),
+                                    found_at(&s->found[1], from, piece)};
     q.span = l->part[i].span;
-    s->scan->tally(l->x + from, n, &q, &sums);
-    q.bits[0] += words(n), q.bits[1] += words(n);
+    pe_pass_tally(pass_of(s), l->x + from, n, &q, s->sums, from, found);
+    add_sums(s->sums, pe_scan_blocks(n), &sums);
+    piece += pe_pass_pieces(n);
   }
   return sums;
 }

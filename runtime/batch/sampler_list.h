@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-#include "kernels/scan.h"
 #include "runtime/base.h"
+#include "runtime/batch/sampler_pass.h"
 
 enum {
   PE_LIST_PARTS = 8,   /* top_k, top_p, typical_p and xtc add 1, 1, 3 and 2 borders */
@@ -49,6 +49,7 @@ typedef struct pe_list {
 
 typedef struct pe_list_space { /* scratch */
   const pe_scan *scan;
+  pe_pool *pool; /* borrowed: its threads help with long rows; NULL: none does */
   int32_t n;
   /* As many entries as the vocabulary: */
   float *x;                             /* a packed list */
@@ -60,8 +61,8 @@ typedef struct pe_list_space { /* scratch */
   int32_t *part_index, *index;
   /* As many as blocks in the vocabulary: */
   float *sum;
-  /* A bit per token: the bands of a search (scan.h), and a spare. */
-  uint16_t *bits[3];
+  pe_scan_sums *sums;
+  pe_pass_found found[2]; /* the tokens in the bands of a query */
   /* PE_LIST_WIDE entries: a sample of a wide list, and its keys and weights in a search. */
   float *sample, *sample_key, *sample_first, *sample_second, *sample_square;
   int32_t drawn, samples; /* the first `drawn` stand for `times` tokens each; all of them */
@@ -88,12 +89,14 @@ int32_t pe_list_gather(const pe_list_space *s, const pe_list *l, const pe_scan_s
                        int32_t *index, float *value);
 /* Sums of blocks to s->sum and, unless it is NULL, weights to `weight`. Returns the total. */
 double pe_list_weigh(pe_list_space *s, const pe_list *l, float scale, float *weight);
-/* The tokens whose bits are set in s->bits[band], in the same way. */
+/* The tokens in a band of the query that was answered last, in the same way. */
 int32_t pe_list_band(const pe_list_space *s, const pe_list *l, int band, int32_t *index,
                      float *value);
-/* The sums of a query over the list, and the bits of its bands in s->bits. The query's span is set
- * for each part. */
+/* The sums of a query over the list. The query's span is set for each part. */
 pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_query q);
+/* Adds the sums of a query over n values. */
+void pe_list_add(const pe_list_space *s, const float *x, int32_t n, const pe_scan_query *q,
+                 pe_scan_tally *sums);
 
 static inline int32_t pe_list_peaks(int32_t n) { return (n + PE_SCAN_PEAK - 1) / PE_SCAN_PEAK; }
 static inline int32_t pe_list_id(const pe_list *l, int32_t i) { return l->id ? l->id[i] : i; }

@@ -106,11 +106,18 @@ static int32_t search_few(search *q, const part *a) {
   return index_at(a, order[last]);
 }
 
-/* Four thresholds, the highest first; the last one has all keys at or above it. */
-static void thresholds(float low, float high, float at[PE_SCAN_STEPS]) {
-  double span = (double)high - (double)low;
-  for (int j = 0; j < PE_SCAN_STEPS; j++) {
-    at[j] = (float)((double)high - span * (j + 1) / PE_SCAN_STEPS);
+/* Four thresholds, the highest first; the last one has all keys at or above it. They divide the
+ * keys evenly, or closely around the answer if it is known where that is in an even spread: after
+ * this part of the keys; `even` means that it is not. */
+static const double even = -1;
+static void thresholds(float low, float high, double part, float at[PE_SCAN_STEPS]) {
+  enum { CLOSE = 16 };
+  const double span = (double)high - (double)low;
+  double cut[PE_SCAN_STEPS - 1] = {0.25, 0.5, 0.75};
+  if (part >= 0)
+    cut[0] = part - 1.0 / CLOSE, cut[1] = part + 1.0 / CLOSE, cut[2] = (1 + cut[1]) / 2;
+  for (int j = 0; j < PE_SCAN_STEPS - 1; j++) {
+    at[j] = (float)((double)high - span * cut[j]);
     if (at[j] <= low) at[j] = after(low);
   }
   at[PE_SCAN_STEPS - 1] = low;
@@ -135,21 +142,24 @@ static int32_t nth_equal(pe_list_space *s, search *q, const part *a, float key) 
   return index_at(a, s->index[i]);
 }
 
-static int32_t complete(pe_list_space *s, search *q, part a) {
+/* inside: the weight of the part; 0: unknown. Where the spread is not even a close division gains
+ * little, so every other one is even. */
+static int32_t complete(pe_list_space *s, search *q, part a, double inside) {
   float at[PE_SCAN_STEPS], low, high;
   double mass[PE_SCAN_STEPS];
-  while (a.n > FEW) {
+  for (bool close = inside > 0; a.n > FEW; close = !close) {
     high = s->scan->range(a.key, a.n, &low);
     if (low == high) return q->l->by_centre ? search_equal(q, &a) : nth_equal(s, q, &a, high);
-    thresholds(low, high, at);
+    thresholds(low, high, close ? (q->target - a.before) / inside : even, at);
     s->scan->mass(a.key, a.weight, a.n, at, mass);
     double all = a.before + mass[PE_SCAN_STEPS - 1];
     if (q->target > all) q->target = all; /* they differ by rounding only */
     int j = 0;
     while (j < PE_SCAN_STEPS - 1 && (mass[j] == 0 || a.before + mass[j] < q->target)) j++;
+    inside = mass[j];
     if (j) {
       high = before(at[j - 1]);
-      a.before += mass[j - 1];
+      a.before += mass[j - 1], inside -= mass[j - 1];
     }
     if (at[j] == high && !q->l->by_centre) return nth_equal(s, q, &a, high);
     narrow(s, &a, at[j], high);
@@ -160,7 +170,7 @@ static int32_t complete(pe_list_space *s, search *q, part a) {
 int32_t pe_search_packed(pe_list_space *s, const pe_list *l, const float *key, const float *weight,
                          double target, double *reached) {
   search q = {l, target, 0};
-  int32_t found = complete(s, &q, (part){key, weight, NULL, l->n, 0});
+  int32_t found = complete(s, &q, (part){key, weight, NULL, l->n, 0}, 0);
   if (reached) *reached = q.reached;
   return found;
 }
@@ -175,7 +185,7 @@ int32_t pe_search_kth(pe_list_space *s, const pe_list *l, int32_t k, float high)
     narrow(s, &a, -FLT_MAX, before(high));
     a.before = count[0];
   }
-  return complete(s, &q, a);
+  return complete(s, &q, a, 0);
 }
 
 /* ---- the sample ---------------------------------------------------------------------------- */
@@ -381,7 +391,7 @@ static int32_t complete_wide(pe_list_space *s, pass *p, int j, float scale, doub
     a.key = s->band_key;
   }
   search q = {l, target, 0};
-  return complete(s, &q, a);
+  return complete(s, &q, a, misled ? 0 : inside);
 }
 
 /* The sums of the tokens up to `last`, which is among those packed for the first band. */
@@ -393,10 +403,10 @@ static void sum_first(const pe_list_space *s, const pass *p, int32_t last, doubl
   int32_t split = 0;
   while (split < p->packed && s->band_index[split] <= last) split++;
   pe_search_first(p->l, last, part);
-  q.span = part[0].span, q.bits[0] = q.bits[1] = s->bits[2];
-  s->scan->tally(s->band, split, &q, &sums);
+  q.span = part[0].span;
+  pe_list_add(s, s->band, split, &q, &sums);
   q.span = part[1].span;
-  s->scan->tally(s->band + split, p->packed - split, &q, &sums);
+  pe_list_add(s, s->band + split, p->packed - split, &q, &sums);
   *first = sums.first.all + (p->above ? p->sums.first.above[0] : 0);
   *second = sums.second.all + (p->above ? p->sums.second.above[0] : 0);
 }

@@ -348,15 +348,25 @@ static void check_band(const pe_prim *p, const pe_scan_query *q, int64_t n, int 
   CHECK(!memcmp(got_index, want_index, (size_t)count * sizeof *got_index));
 }
 
+static void add_sums(pe_scan_tally *all, const pe_scan_sums *block) {
+  for (int j = 0; j < 2; j++) {
+    all->first.above[j] += (double)block->first.above[j];
+    all->second.above[j] += (double)block->second.above[j];
+  }
+  all->first.all += (double)block->first.all, all->second.all += (double)block->second.all;
+}
+
 static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_query q) {
   static uint16_t bits[2][ROOM / PE_SCAN_LANES + 1];
-  pe_scan_tally a = {{{0}, 0}, {{0}, 0}}, b = a, sum = a;
+  static pe_scan_sums sums[ROOM / PE_SCAN_BLOCK + 1], want_sums[ROOM / PE_SCAN_BLOCK + 1];
+  pe_scan_tally a = {{{0}, 0}, {{0}, 0}}, sum = a;
   bool twice = q.kind == PE_SCAN_TWICE;
   q.bits[0] = bits[0], q.bits[1] = bits[1];
-  pe_prim_scalar.scan->tally(xs, n, &q, &b);
+  pe_prim_scalar.scan->tally(xs, n, &q, want_sums);
   memset(bits, 255, sizeof bits);
-  p->scan->tally(x, n, &q, &a);
-  CHECK(!memcmp(&a, &b, sizeof a));
+  p->scan->tally(x, n, &q, sums);
+  CHECK(!memcmp(sums, want_sums, (size_t)pe_scan_blocks(n) * sizeof *sums));
+  for (int64_t i = 0; i < pe_scan_blocks(n); i++) add_sums(&a, &sums[i]);
   for (int64_t i = 0; i < n; i++) {
     if (!(xs[i] >= q.span.low && xs[i] <= q.span.high)) continue;
     double y = ((double)xs[i] - (double)q.top) * (double)q.scale;

@@ -261,6 +261,35 @@ static void instruction_sets_agree(void) {
   }
 }
 
+/* A pick whose passes several threads share: the choice of one thread, and its error. */
+static void threads_agree(void) {
+  pe_error err = {0};
+  pe_pool *pool = NULL;
+  CHECK_OK(pe_pool_open(3, false, &pool, &err), err);
+  for (int k = 0; k < SIZES; k++) {
+    const int32_t n = sizes[k];
+    pe_sampler *alone = open_as(NULL, n), *shared = open_as(NULL, n);
+    pe_sampler_share(shared, pool);
+    for (int round = 0; round < 60 && !check_failures; round++) {
+      random_logits(logits, n);
+      random_mask(n);
+      pe_sampling p = random_sampling(n);
+      p.top_logprobs = round % 4 - 1;
+      if (round % 3 == 0) p.allow = allow;
+      pe_choice want, got;
+      CHECK_OK(pe_sampler_pick(alone, &p, logits, NULL, round, NULL, 0, &want, &err), err);
+      CHECK_OK(pe_sampler_pick(shared, &p, logits, NULL, round, NULL, 0, &got, &err), err);
+      CHECK(!memcmp(&got, &want, sizeof got));
+      p.allow = NULL, logits[below(n)] = NAN;
+      CHECK_FAILS(pe_sampler_pick(shared, &p, logits, NULL, 3, NULL, 0, &got, &err), PE_EFORMAT,
+                  err, "at position 3");
+    }
+    pe_sampler_close(alone);
+    pe_sampler_close(shared);
+  }
+  pe_pool_close(pool);
+}
+
 /* Chi-square over 16 classes of tokens: with 15 degrees of freedom a value above 44.3 comes once in
  * 10,000 times. Seeds are fixed. */
 static void frequencies(void) {
@@ -522,6 +551,7 @@ static void bad_rows(void) {
 static const check_test tests[] = {
     {"draws_as_the_slow_one", draws_as_the_slow_one},
     {"instruction_sets_agree", instruction_sets_agree},
+    {"threads_agree", threads_agree},
     {"frequencies", frequencies},
     {"ties", ties},
     {"adjusted_rows", adjusted_rows},
