@@ -27,7 +27,7 @@
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single
  *                          tile of rows is left to `few`
- *   PE_RUNS                `tile` takes several tiles at a time */
+ *   PE_RUNS                `tile` takes several tiles at a time, first and last blocks included */
 #include "kernels/cpu/int16_layout.h"
 
 #include <math.h>
@@ -133,7 +133,7 @@ ALWAYS operand operand_at(const pe_int16_rows *x, pe_int16_tile t, int64_t col, 
 typedef struct task {
   const pe_int16_block *block;
   operand x;
-  float *acc, *sum;                     /* R rows of P panels of 16 */
+  float *acc, *sum;                     /* R rows of P panels of 16; without a value if `first` */
   const uint8_t *next[PE_INT16_PANELS]; /* the panels' next bytes, to be requested; or NULL */
   int next_bytes;                       /* per group */
   int groups, act;
@@ -141,7 +141,10 @@ typedef struct task {
   int64_t next_codes, next_scales; /* from tile to tile */
   int32_t offset;
   bool bias;
-  bool narrow; /* codes without their offset fit into a signed byte */
+  bool narrow;                /* codes without their offset fit into a signed byte */
+  bool first;                 /* no block came before this one */
+  const pe_int16_product *of; /* whose results these are once the block is added, or NULL: from */
+  int64_t panel, row;         /* these on */
 } task;
 
 ALWAYS void prefetch_next(const task *t, int g, const int C) {

@@ -4,7 +4,7 @@
 
 /* Results are a page apart from row to row: without a request ahead of time each one waits for its
  * cache line. */
-static void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
+ALWAYS void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
                              pe_int16_tile rows) {
   const float *out = o->out + rows.from * o->out_step + panel * LANES;
   for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
@@ -51,12 +51,6 @@ static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols,
   scales_of(w, chunk, (int)((cols + w->chunk - 1) / w->chunk), block->s[c], block->b[c]);
 }
 
-/* A tile begins with cleared sums: they are still in the first-level cache when it adds to them. */
-ALWAYS void clear_sums(const task *t, int lines) {
-  memset(t->acc, 0, (size_t)(lines * LANES) * sizeof *t->acc);
-  if (t->bias) memset(t->sum, 0, (size_t)(lines * LANES) * sizeof *t->sum);
-}
-
 /* C panels from `panel` on, and the tiles from .. to - 1. */
 typedef struct strip {
   int64_t panel;
@@ -75,15 +69,20 @@ static int run_of(const pe_int16_rows *x, const strip *s, int32_t i) {
 #endif
 }
 
-static void finish_tiles(const pe_int16_product *o, const strip *s, const task *t,
-                         pe_int16_tile rows) {
-  const int step = s->C * LANES;
-  for (int i = 0; i < t->tiles; i++)
-    for (int c = 0; c < s->C; c++) {
-      const int64_t at = (int64_t)i * rows.rows * step + c * LANES;
-      finish(o, t->acc + at, t->sum + at, step, s->panel + c, rows.from + i * rows.rows, rows.rows);
-    }
+#ifdef PE_RUNS
+ALWAYS void run(const task *t, const int R, int C) { tile_rows[C - 1][R - 1](t); }
+#else
+/* A tile begins with cleared sums: they are still in the first-level cache when it adds to them. */
+ALWAYS void run(const task *t, int R, int C) {
+  const int step = C * LANES;
+  if (t->first) memset(t->acc, 0, (size_t)(R * step) * sizeof *t->acc);
+  if (t->first && t->bias) memset(t->sum, 0, (size_t)(R * step) * sizeof *t->sum);
+  if (t->of) prefetch_results(t->of, t->panel, 1, C, (pe_int16_tile){(int32_t)t->row, R});
+  tile_rows[C - 1][R - 1](t);
+  for (int c = 0; t->of && c < C; c++)
+    finish(t->of, t->acc + c * LANES, t->sum + c * LANES, step, t->panel + c, t->row, R);
 }
+#endif
 
 /* All columns of a strip. */
 static NEVER void blocks(const pe_int16_product *o, const strip *s, pe_int16_block *block,
@@ -116,11 +115,9 @@ static NEVER void blocks(const pe_int16_product *o, const strip *s, pe_int16_blo
       t.x = operand_at(x, rows, col, g);
       t.next_codes = rows.rows * x->step, t.next_scales = rows.rows * x->groups;
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
-      if (!col) clear_sums(&t, rows.rows * C * t.tiles);
-      if (ends && t.tiles == 1) prefetch_results(o, s->panel, 1, C, rows);
-      tile_rows[C - 1][rows.rows - 1](&t);
+      t.first = col == 0, t.of = ends ? o : NULL, t.panel = s->panel, t.row = rows.from;
+      run(&t, rows.rows, C);
       t.next[0] = NULL;
-      if (ends) finish_tiles(o, s, &t, rows);
     }
   }
 }

@@ -221,6 +221,36 @@ ALWAYS float *sums_of(float *sums, int i, const int R, const int C) {
   return sums + i / C * R * C * LANES + i % C * LANES;
 }
 
+ALWAYS void begin_job(const task *t, int i, vf acc[PE_TILE], const int R, const int C) {
+  if (!t->first) {
+    load_acc(sums_of(t->acc, i, R, C), C * LANES, acc, R);
+    return;
+  }
+  UNROLL for (int r = 0; r < R; r++) acc[r] = (vf){0};
+}
+
+/* Sums that are complete go to the results without a way through memory. */
+ALWAYS void end_job(const task *t, int i, const vf acc[PE_TILE], const int R, const int C) {
+  float *const sums = sums_of(t->acc, i, R, C), *const b = sums_of(t->sum, i, R, C);
+  const pe_int16_product *o = t->of;
+  const int64_t panel = t->panel + i % C, row = t->row + i / C * R, first = panel * LANES;
+  if (!o || first + LANES > o->w->rows) {
+    store_acc(sums, C * LANES, acc, R);
+    if (o) finish(o, sums, b, C * LANES, panel, row, R);
+    return;
+  }
+  const vf bias = o->bias ? load(o->bias + first) : (vf){0};
+  float *out = o->out + row * o->out_step + first;
+  const float *more = o->residual ? o->residual + row * o->residual_step + first : NULL;
+  UNROLL for (int r = 0; r < R; r++) {
+    vf v = acc[r];
+    if (t->bias) v += load(b + r * C * LANES);
+    if (o->bias) v += bias;
+    if (more) v += load(more + r * o->residual_step);
+    store(out + r * o->out_step, v);
+  }
+}
+
 ALWAYS void run_jobs(const task *t, const int R, const int C) {
   stored_sums s[2];
   vf acc[PE_TILE] = {{0}};
@@ -231,8 +261,8 @@ ALWAYS void run_jobs(const task *t, const int R, const int C) {
     edge_step(t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R, false);
     edge_step(t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R, false);
     edge_step(t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R, false);
-    if (i) store_acc(sums_of(t->acc, i - 1, R, C), C * LANES, acc, R);
-    load_acc(sums_of(t->acc, i, R, C), C * LANES, acc, R);
+    if (i) end_job(t, i - 1, acc, R, C);
+    begin_job(t, i, acc, R, C);
     int g = 3;
     for (; g + 1 < n; g += 2) {
       step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, false);
@@ -241,14 +271,14 @@ ALWAYS void run_jobs(const task *t, const int R, const int C) {
     edge_step(t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, false);
   }
   drain(&past, s, acc, R, false);
-  store_acc(sums_of(t->acc, t->tiles * C - 1, R, C), C * LANES, acc, R);
+  end_job(t, t->tiles * C - 1, acc, R, C);
 }
 
 ALWAYS void job_biases(const task *t, int i, const int R, const int C) {
   const float *scaled = t->x.scaled + i / C * t->next_scales;
   float *const to = sums_of(t->sum, i, R, C);
-  vf sum[PE_TILE];
-  load_acc(to, C * LANES, sum, R);
+  vf sum[PE_TILE] = {{0}};
+  if (!t->first) load_acc(to, C * LANES, sum, R);
   for (int g = 0; g < t->groups; g++) {
     const vf b = load(t->block->b[i % C] + g * LANES);
     UNROLL for (int r = 0; r < R; r++) sum[r] = fma_(b, splat(scaled[g * R + r]), sum[r]);
@@ -258,8 +288,8 @@ ALWAYS void job_biases(const task *t, int i, const int R, const int C) {
 
 ALWAYS void tile(const task *t, const int R, const int C) {
   for (int g = 0; g < t->groups; g++) prefetch_next(t, g, C);
-  run_jobs(t, R, C);
   for (int i = 0; t->bias && i < t->tiles * C; i++) job_biases(t, i, R, C);
+  run_jobs(t, R, C);
 }
 
 /* All tiles are configured for the largest number of rows: smaller ones read a row of the codes or
