@@ -124,8 +124,7 @@ static void answer(const void *pass, int32_t from, int32_t n) {
   t->scan->tally(t->x + from, n, &q, t->sums + from / PE_SCAN_BLOCK);
   for (int i = 0; t->found && i < q.bands; i++) {
     const pe_pass_found *f = &t->found[i];
-    f->count[from / PE_PASS_PIECE] =
-        unpack(t, bits[i], from, n, f->index + from, f->value + from);
+    f->count[from / PE_PASS_PIECE] = unpack(t, bits[i], from, n, f->index + from, f->value + from);
   }
 }
 
