@@ -39,8 +39,11 @@ uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act) {
          3 * line((uint64_t)rows * (uint64_t)(cols / act) * sizeof(float));
 }
 
-uint64_t pe_int16_scratch(int32_t rows) {
-  return sizeof(pe_int16_block) + 2 * (uint64_t)rows * PE_INT16_PANELS * PE_PACK_ROWS * 4;
+/* Sums of all rows, those of biases of a tile, and the biases of all groups. */
+uint64_t pe_int16_scratch(const pe_pack *w, int32_t rows) {
+  const uint64_t groups = w->bias ? (uint64_t)(w->cols / w->act) : 0;
+  const uint64_t lines = (uint64_t)rows + PE_INT16_TILE + groups;
+  return sizeof(pe_int16_block) + lines * PE_INT16_PANELS * PE_PACK_ROWS * 4;
 }
 
 /* Half of a second-level cache of 1 MB; the other half is for sums, results and weights. */

@@ -104,7 +104,7 @@ const pe_int16 *pe_int16_next(int *at);
 uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act);
 void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act, void *room,
                     pe_int16_rows *out);
-uint64_t pe_int16_scratch(int32_t rows); /* of a product, any weight */
+uint64_t pe_int16_scratch(const pe_pack *w, int32_t rows); /* of a product */
 
 /* Tiles whose codes fit into the second-level cache: a product goes through all its columns with
  * them before it takes the next ones. Callers that ask for a few columns at a time do the same with

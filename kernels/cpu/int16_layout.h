@@ -7,6 +7,7 @@
 
 enum {
   PE_INT16_PANELS = 2, /* at most, of a tile */
+  PE_INT16_TILE = 16,  /* rows of a tile at most */
   PE_INT16_COLS = 512, /* at most, of a block; blocks are a multiple of every chunk */
   PE_INT16_GROUPS = PE_INT16_COLS / 16,
   PE_INT16_LANES = PE_PACK_ROWS,

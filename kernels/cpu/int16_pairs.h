@@ -18,11 +18,6 @@ ALWAYS vi vacc_total(vacc acc) { return acc; }
 #ifndef PE_DOT_AT
 #define PE_DOT_AT(acc, w, p) vacc_dot(acc, w, splat_pair(p))
 #endif
-/* With the pair at p of row r of a tile. Half of the pairs are loaded by the products themselves:
- * fewer instructions, and the units of loads keep up. 1.07 times the speed on a shared core. */
-ALWAYS vacc vacc_dot_row(vacc acc, vi w, const int16_t *p, int r) {
-  return r % 2 ? PE_DOT_AT(acc, w, p) : vacc_dot(acc, w, splat_pair(p));
-}
 #ifndef PE_PARTS
 #define PE_PARTS (16 / PE_WIDTH)
 #endif
@@ -182,17 +177,14 @@ ALWAYS void tile_dots(const task *t, int g, int q, tile_sums d, const int R, con
         const int16_t *at = x + r * 8 + 2 * k;
         for (int c = 0; c < C; c++)
           for (int p = 0; p < PE_PARTS; p++)
-            d[r][c][p] = vacc_dot_row(d[r][c][p], pairs[c][p], at, r);
+            d[r][c][p] = vacc_dot(d[r][c][p], pairs[c][p], splat_pair(at));
       }
     }
     w += 4 * LANES, x += 8 * R;
   } while (--i);
 }
 
-/* With a task in memory the compiler would load its pointers again after each sum that is stored:
- * a copy of its own takes an eighth of the time away. */
-ALWAYS void tile(const task *of, const int R, const int C) {
-  const task own = *of, *const t = &own;
+ALWAYS void tile(const task *t, const int R, const int C) {
   for (int g = 0; g < t->groups; g++) {
     prefetch_next(t, g, C);
     for (int q = 0; q < PARTS; q += PE_PARTS) {
@@ -205,5 +197,4 @@ ALWAYS void tile(const task *of, const int R, const int C) {
         }
     }
   }
-  if (t->bias) add_biases(t, R, C);
 }

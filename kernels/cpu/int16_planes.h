@@ -207,8 +207,7 @@ ALWAYS void tile_dots(const task *t, int g, int q, vi d[PE_TILE][HALF], const in
 }
 #endif
 
-ALWAYS void tile(const task *of, const int R, const int C) {
-  const task own = *of, *const t = &own; /* see int16_pairs.h */
+ALWAYS void tile(const task *t, const int R, const int C) {
   for (int g = 0; g < t->groups; g++) {
     prefetch_next(t, g, C);
     for (int q = 0; q < PARTS; q += HALF) {
@@ -223,5 +222,4 @@ ALWAYS void tile(const task *of, const int R, const int C) {
       }
     }
   }
-  if (t->bias) add_biases(t, R, C);
 }

@@ -229,14 +229,29 @@ ALWAYS void begin_job(const task *t, int i, vf acc[PE_TILE], const int R, const 
   UNROLL for (int r = 0; r < R; r++) acc[r] = (vf){0};
 }
 
+/* The biases of all groups: outside of the steps, whose scaling is what they wait for. */
+ALWAYS void sum_job(const task *t, int i, vf sum[PE_TILE], const int R, const int C) {
+  const float *scaled = t->x.scaled + i / C * t->next_scales, *b = t->b + i % C * t->all * LANES;
+  for (int r = 0; r < R; r++) sum[r] = (vf){0};
+  for (int g = 0; g < t->all; g++, b += LANES, scaled += R)
+    UNROLL for (int r = 0; r < R; r++) sum[r] = fma_(load(b), splat(scaled[r]), sum[r]);
+}
+
 /* Sums that are complete go to the results without a way through memory. */
 ALWAYS void end_job(const task *t, int i, const vf acc[PE_TILE], const int R, const int C) {
-  float *const sums = sums_of(t->acc, i, R, C), *const b = sums_of(t->sum, i, R, C);
+  float *const sums = sums_of(t->acc, i, R, C);
   const pe_int16_product *o = t->of;
-  const int64_t panel = t->panel + i % C, row = t->row + i / C * R, first = panel * LANES;
-  if (!o || first + LANES > o->w->rows) {
+  if (!o) {
     store_acc(sums, C * LANES, acc, R);
-    if (o) finish(o, sums, b, C * LANES, panel, row, R);
+    return;
+  }
+  const int64_t panel = t->panel + i % C, row = t->row + i / C * R, first = panel * LANES;
+  vf sum[PE_TILE];
+  sum_job(t, i, sum, R, C);
+  if (first + LANES > o->w->rows) {
+    store_acc(sums, C * LANES, acc, R);
+    if (t->b) store_acc(t->sum, C * LANES, sum, R);
+    finish(o, sums, t->sum, C * LANES, panel, row, R);
     return;
   }
   const vf bias = o->bias ? load(o->bias + first) : (vf){0};
@@ -244,7 +259,7 @@ ALWAYS void end_job(const task *t, int i, const vf acc[PE_TILE], const int R, co
   const float *more = o->residual ? o->residual + row * o->residual_step + first : NULL;
   UNROLL for (int r = 0; r < R; r++) {
     vf v = acc[r];
-    if (t->bias) v += load(b + r * C * LANES);
+    if (t->b) v += sum[r];
     if (o->bias) v += bias;
     if (more) v += load(more + r * o->residual_step);
     store(out + r * o->out_step, v);
@@ -274,21 +289,8 @@ ALWAYS void run_jobs(const task *t, const int R, const int C) {
   end_job(t, t->tiles * C - 1, acc, R, C);
 }
 
-ALWAYS void job_biases(const task *t, int i, const int R, const int C) {
-  const float *scaled = t->x.scaled + i / C * t->next_scales;
-  float *const to = sums_of(t->sum, i, R, C);
-  vf sum[PE_TILE] = {{0}};
-  if (!t->first) load_acc(to, C * LANES, sum, R);
-  for (int g = 0; g < t->groups; g++) {
-    const vf b = load(t->block->b[i % C] + g * LANES);
-    UNROLL for (int r = 0; r < R; r++) sum[r] = fma_(b, splat(scaled[g * R + r]), sum[r]);
-  }
-  store_acc(to, C * LANES, sum, R);
-}
-
-ALWAYS void tile(const task *t, const int R, const int C) {
+ALWAYS void tiles(const task *t, const int R, const int C) {
   for (int g = 0; g < t->groups; g++) prefetch_next(t, g, C);
-  for (int i = 0; t->bias && i < t->tiles * C; i++) job_biases(t, i, R, C);
   run_jobs(t, R, C);
 }
 

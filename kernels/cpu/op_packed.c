@@ -153,6 +153,12 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   }
 }
 
+static int64_t product_scratch(const pe_cpu_call *c, int32_t rows) {
+  const uint64_t one = pe_int16_scratch(c->pack, rows);
+  const uint64_t other = c->pack2 ? pe_int16_scratch(c->pack2, rows) : 0;
+  return floats_of(one > other ? one : other);
+}
+
 static pe_cpu_work linear_work(const pe_cpu_call *c) {
   return (pe_cpu_work){blocks_of(c->pack, c->rounded[0]).count, time_of(c->pack, c->rows)};
 }
@@ -160,7 +166,7 @@ static pe_cpu_work linear_work(const pe_cpu_call *c) {
 static double linear_reads(const pe_cpu_call *c) { return product_reads(c->pack, c->rows); }
 
 static int64_t linear_scratch(const pe_cpu_call *c) {
-  return rounded_floats(c) + floats_of(pe_int16_scratch(c->rows));
+  return rounded_floats(c) + product_scratch(c, (int32_t)c->rows);
 }
 
 const pe_cpu_op pe_cpu_packed_linear = {
@@ -190,7 +196,7 @@ static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t f
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const int64_t strip = strip_of(c->rows);
   float *scratch = share->scratch + rounded_floats(c);
-  float *up = scratch + floats_of(pe_int16_scratch(c->rows)), *first = up + c->rows * strip;
+  float *up = scratch + product_scratch(c, (int32_t)c->rows), *first = up + c->rows * strip;
   pe_int16_rows own[2];
   const pe_int16_rows *x[2];
   round_inputs(c, share, own, x);
@@ -221,7 +227,7 @@ static double gated_reads(const pe_cpu_call *c) {
 }
 
 static int64_t gated_scratch(const pe_cpu_call *c) {
-  return rounded_floats(c) + floats_of(pe_int16_scratch(c->rows)) + 2 * c->rows * strip_of(c->rows);
+  return rounded_floats(c) + product_scratch(c, (int32_t)c->rows) + 2 * c->rows * strip_of(c->rows);
 }
 
 const pe_cpu_op pe_cpu_packed_gated = {
@@ -275,7 +281,7 @@ static int64_t expert_scratch(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
   return floats_of(pe_int16_bytes(PE_EXPERT_ROWS, a->in, c->pack->act)) +
          (c->pack2 ? 2 : 1) * PE_EXPERT_ROWS * ((int64_t)a->out + PE_PACK_ROWS) + 2 * FLOATS +
-         floats_of(pe_int16_scratch(PE_EXPERT_ROWS));
+         product_scratch(c, PE_EXPERT_ROWS);
 }
 
 static const pe_cpu_op expert_products = {

@@ -176,7 +176,7 @@ static bool open_bench(bench *b, pe_quant q, int64_t n, int64_t k) {
   b->x = malloc((size_t)(MOST_ROWS * k) * 4), b->out = malloc((size_t)(MOST_ROWS * n) * 4);
   for (int64_t i = 0; i < MOST_ROWS * k; i++) b->x[i] = uniform();
   b->codes = aligned_alloc(64, pe_int16_bytes(MOST_ROWS, k, 16));
-  uint64_t room = pe_int16_scratch(MOST_ROWS),
+  uint64_t room = pe_int16_scratch(&b->pack, MOST_ROWS),
            exact = (uint64_t)pe_cpu_product_scratch(m, MOST_ROWS) * 4;
   for (int t = 0; t < MOST_THREADS; t++)
     b->scratch[t] = aligned_alloc(64, ((room > exact ? room : exact) + 63) / 64 * 64);

@@ -244,7 +244,7 @@ typedef struct extras {
 static void check_version(const pe_int16 *isa, const help_matrix *h, const inputs *in,
                           const float *want, extras e) {
   const int64_t outs = h->m.rows, step = outs + 3, size = in->rows * step;
-  void *room, *scratch = guard_new(pe_int16_scratch(in->rows), 64);
+  void *room, *scratch = guard_new(pe_int16_scratch(&h->pack, in->rows), 64);
   float *out = guard_floats(size), *more = guard_floats(size), *bias = guard_floats(outs);
   const pe_int16_rows x = quantized(isa, in, &room);
   for (int64_t i = 0; i < size; i++) more[i] = help_uniform(), out[i] = e.in_place ? more[i] : 77;
