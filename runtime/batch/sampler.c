@@ -157,7 +157,10 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   return rc;
 }
 
-void pe_sampler_share(pe_sampler *s, pe_pool *pool) { s->space.list.pool = pool; }
+/* Threads that may not spin would sleep and wake up in each pass, which takes longer than it. */
+void pe_sampler_share(pe_sampler *s, pe_pool *pool) {
+  s->space.list.pool = pool && !pe_pool_crowded(pool) ? pool : NULL;
+}
 
 /* ---- bias, bans, penalties ----------------------------------------------------------------- */
 

@@ -69,8 +69,8 @@ typedef struct pe_sampler pe_sampler;
 /* Gives. vocabulary: ids that may be drawn; logits after them, of a padded head, are not read. */
 pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err);
 void pe_sampler_close(pe_sampler *s);
-/* Threads of the pool, which is borrowed, help with passes over long rows. No result depends on
- * it. NULL: none helps, as after opening. */
+/* Threads of the pool, which is borrowed, help with passes over long rows, unless it is crowded. No
+ * result depends on it. NULL: none helps, as after opening. */
 void pe_sampler_share(pe_sampler *s, pe_pool *pool);
 
 typedef struct pe_history { /* the tokens that penalties count */
