@@ -65,6 +65,17 @@ typedef struct pe_scan_tally { /* of all blocks, added in order */
 
 static inline int64_t pe_scan_blocks(int64_t n) { return (n + PE_SCAN_BLOCK - 1) / PE_SCAN_BLOCK; }
 
+static inline void pe_scan_add(const pe_scan_sums *block, int64_t count, pe_scan_tally *all) {
+  for (int64_t i = 0; i < count; i++, block++) {
+    for (int j = 0; j < 2; j++) {
+      all->first.above[j] += (double)block->first.above[j];
+      all->second.above[j] += (double)block->second.above[j];
+    }
+    all->first.all += (double)block->first.all;
+    all->second.all += (double)block->second.all;
+  }
+}
+
 typedef struct pe_scan {
   /* The highest and the lowest value. n >= 1; no value is NaN. */
   float (*range)(const float *x, int64_t n, float *lowest);

@@ -1,5 +1,7 @@
 /* int16_layout.h - what the versions of int16.h keep in scratch: weights of a few panels, unpacked
- * for one block of columns. */
+ * for one block of columns, and after them, of products of many rows,
+ *
+ *   | sums of all rows | sums of biases of a tile | biases of all groups, panel by panel | */
 #ifndef PE_INT16_LAYOUT_H
 #define PE_INT16_LAYOUT_H
 

@@ -15,6 +15,8 @@ ALWAYS void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t a
 #include "kernels/cpu/int16_few.h"
 #endif
 
+_Static_assert(PE_TILE <= PE_INT16_TILE, "scratch has room for a tile");
+
 /* ---- more rows ------------------------------------------------------------------------------- */
 
 #ifndef PE_RUNS

@@ -281,14 +281,10 @@ void pe_sampler_change_copy(const pe_sampler *s, const pe_sampling *p, const int
     x[s->seen_id[i]] = penalized(&k, x[s->seen_id[i]], s->outputs[i]);
 }
 
-static pe_pass pass_of(const pe_sampler *s) {
-  return (pe_pass){s->space.list.scan, s->space.list.pool};
-}
-
 /* The row x and s->peak before any change: as they are, or under a mask. */
 static void begin_row(pe_sampler *s, const uint32_t *allow, const float *logits, float *x) {
   s->change_count = 0, s->nan = false;
-  const pe_pass pass = pass_of(s);
+  const pe_pass pass = pe_list_pass(&s->space.list);
   if (allow) {
     pe_pass_allow(pass, logits, s->n, allow, x);
     pe_pass_peaks(pass, x, s->n, s->peak, NULL);
@@ -449,8 +445,8 @@ static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, 
   if (few >= 0) out->id = draw_allowed(s, p, logits, history, position, ban_ids, ban_count, few);
   if (few >= 0 && out->id < 0) return fail_masked(position, err);
   if (few >= 0 && p->top_logprobs < 0) return PE_OK;
-  float top =
-      pe_pass_peaks(pass_of(s), logits, s->n, s->raw_peak, changes && x != logits ? x : NULL);
+  float top = pe_pass_peaks(pe_list_pass(&s->space.list), logits, s->n, s->raw_peak,
+                            changes && x != logits ? x : NULL);
   const pe_list_row raw = {logits, s->raw_peak, best_of(s, logits, s->raw_peak, top)};
   if (raw.best < 0)
     return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",

@@ -119,8 +119,6 @@ int32_t pe_list_gather(const pe_list_space *s, const pe_list *l, const pe_scan_s
   return count;
 }
 
-static pe_pass pass_of(const pe_list_space *s) { return (pe_pass){s->scan, s->pool}; }
-
 /* Where a part of a list has its tokens: it starts at the index `from` and with this piece. */
 static pe_pass_found found_at(const pe_pass_found *f, int32_t from, int32_t piece) {
   return (pe_pass_found){f->index + from, f->value + from, f->count + piece};
@@ -176,7 +174,7 @@ double pe_list_weigh(pe_list_space *s, const pe_list *l, float scale, float *wei
   int32_t from = 0;
   for (int i = 0; i < l->parts; from = l->part[i++].end) {
     int32_t n = l->part[i].end - from;
-    pe_pass_weigh(pass_of(s), l->x + from, n, l->part[i].span, l->top, scale,
+    pe_pass_weigh(pe_list_pass(s), l->x + from, n, l->part[i].span, l->top, scale,
                   weight ? weight + from : NULL, sum);
     for (int32_t k = 0; k < n; k += PE_SCAN_BLOCK) total += (double)*sum++;
   }
@@ -184,21 +182,10 @@ double pe_list_weigh(pe_list_space *s, const pe_list *l, float scale, float *wei
   return total;
 }
 
-static void add_sums(const pe_scan_sums *block, int64_t count, pe_scan_tally *sums) {
-  for (int64_t i = 0; i < count; i++, block++) {
-    for (int j = 0; j < 2; j++) {
-      sums->first.above[j] += (double)block->first.above[j];
-      sums->second.above[j] += (double)block->second.above[j];
-    }
-    sums->first.all += (double)block->first.all;
-    sums->second.all += (double)block->second.all;
-  }
-}
-
 void pe_list_add(const pe_list_space *s, const float *x, int32_t n, const pe_scan_query *q,
                  pe_scan_tally *sums) {
-  pe_pass_tally(pass_of(s), x, n, q, s->sums, 0, NULL);
-  add_sums(s->sums, pe_scan_blocks(n), sums);
+  pe_pass_tally(pe_list_pass(s), x, n, q, s->sums, 0, NULL);
+  pe_scan_add(s->sums, pe_scan_blocks(n), sums);
 }
 
 pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_query q) {
@@ -209,8 +196,8 @@ pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_qu
     const pe_pass_found found[2] = {found_at(&s->found[0], from, piece),
                                     found_at(&s->found[1], from, piece)};
     q.span = l->part[i].span;
-    pe_pass_tally(pass_of(s), l->x + from, n, &q, s->sums, from, found);
-    add_sums(s->sums, pe_scan_blocks(n), &sums);
+    pe_pass_tally(pe_list_pass(s), l->x + from, n, &q, s->sums, from, found);
+    pe_scan_add(s->sums, pe_scan_blocks(n), &sums);
     piece += pe_pass_pieces(n);
   }
   return sums;

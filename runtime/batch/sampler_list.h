@@ -98,6 +98,7 @@ pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_qu
 void pe_list_add(const pe_list_space *s, const float *x, int32_t n, const pe_scan_query *q,
                  pe_scan_tally *sums);
 
+static inline pe_pass pe_list_pass(const pe_list_space *s) { return (pe_pass){s->scan, s->pool}; }
 static inline int32_t pe_list_peaks(int32_t n) { return (n + PE_SCAN_PEAK - 1) / PE_SCAN_PEAK; }
 static inline int32_t pe_list_id(const pe_list *l, int32_t i) { return l->id ? l->id[i] : i; }
 

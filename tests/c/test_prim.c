@@ -348,14 +348,6 @@ static void check_band(const pe_prim *p, const pe_scan_query *q, int64_t n, int 
   CHECK(!memcmp(got_index, want_index, (size_t)count * sizeof *got_index));
 }
 
-static void add_sums(pe_scan_tally *all, const pe_scan_sums *block) {
-  for (int j = 0; j < 2; j++) {
-    all->first.above[j] += (double)block->first.above[j];
-    all->second.above[j] += (double)block->second.above[j];
-  }
-  all->first.all += (double)block->first.all, all->second.all += (double)block->second.all;
-}
-
 static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_query q) {
   static uint16_t bits[2][ROOM / PE_SCAN_LANES + 1];
   static pe_scan_sums sums[ROOM / PE_SCAN_BLOCK + 1], want_sums[ROOM / PE_SCAN_BLOCK + 1];
@@ -366,7 +358,7 @@ static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_q
   memset(bits, 255, sizeof bits);
   p->scan->tally(x, n, &q, sums);
   CHECK(!memcmp(sums, want_sums, (size_t)pe_scan_blocks(n) * sizeof *sums));
-  for (int64_t i = 0; i < pe_scan_blocks(n); i++) add_sums(&a, &sums[i]);
+  pe_scan_add(sums, pe_scan_blocks(n), &a);
   for (int64_t i = 0; i < n; i++) {
     if (!(xs[i] >= q.span.low && xs[i] <= q.span.high)) continue;
     double y = ((double)xs[i] - (double)q.top) * (double)q.scale;
