@@ -28,7 +28,7 @@ ALWAYS void tiles(const task *run, const int R, const int C) {
   task t = *run;
   const int step = C * LANES;
   for (int i = 0; i < run->tiles; i++) {
-    if (t.first) memset(t.acc, 0, (size_t)(R * step) * sizeof *t.acc);
+    for (int k = 0; t.first && k < R * step; k += W) store(t.acc + k, (vf){0});
     if (t.of) prefetch_results(t.of, t.panel, 1, C, (pe_int16_tile){(int32_t)t.row, R});
     tile(&t, R, C);
     if (t.of && t.b) sum_biases(&t, R, C);
