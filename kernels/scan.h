@@ -100,9 +100,11 @@ typedef struct pe_scan {
                double mass[PE_SCAN_STEPS]);
   /* Answers a query, with the sums of each block. */
   void (*tally)(const float *x, int64_t n, const pe_scan_query *q, pe_scan_sums *sums);
-  /* The places of the set bits in `words` words, plus `base`, to `index`, which has room for
-   * PE_SCAN_LANES more. Returns their number. */
-  int64_t (*unpack)(const uint16_t *bits, int64_t words, int32_t base, int32_t *index);
+  /* The values whose bits are set, of word i / 16 bit i % 16, to `value`, and their indices plus
+   * `base` to `index`. Both have room for n values, rounded up to PE_SCAN_LANES. Returns their
+   * number. */
+  int64_t (*unpack)(const uint16_t *bits, const float *x, int64_t n, int32_t base, int32_t *index,
+                    float *value);
   /* Copies the values whose bits are set, of word i / 32 bit i % 32, and -infinity for others. */
   void (*allow)(const float *x, int64_t n, const uint32_t *bits, float *copy);
   /* key = -|x - centre| */

@@ -468,31 +468,65 @@ static void tally(const float *x, int64_t n, const pe_scan_query *q, pe_scan_sum
 }
 
 /* Branches that depend on the bits would be predicted badly, so places are written without a look
- * at how many there are. */
+ * at how many there are: at most as many as values were read, so whole registers stay within the
+ * room. */
 #ifdef PE_PACK
-static int64_t unpack(const uint16_t *bits, int64_t words, int32_t base, int32_t *index) {
+enum { WORDS = 256 }; /* at a time */
+typedef uint16_t words_ __attribute__((vector_size(2 * LANES)));
+
+/* Which of some words are not 0; in a band of a few percent of the values most are. Whole registers
+ * are stored. Returns their number. */
+ALWAYS int32_t live_words(const uint16_t *bits, int32_t words, int32_t *live) {
+  int32_t w = 0, count = 0;
+  vi lane;
+  words_ v;
+  for (int j = 0; j < W; j++) lane[j] = j;
+  for (; w + LANES <= words; w += LANES) {
+    memcpy(&v, bits + w, sizeof v);
+    const mask_ some = at_least(__builtin_convertvector(v, vf), splat(1));
+    const vi at = (vi)PE_PACK(lane + w, some);
+    memcpy(live + count, &at, sizeof at);
+    count += __builtin_popcount(some);
+  }
+  for (; w < words; w++) live[count] = w, count += bits[w] != 0;
+  return count;
+}
+
+static int64_t unpack(const uint16_t *bits, const float *x, int64_t n, int32_t base, int32_t *index,
+                      float *value) {
+  const int64_t whole = n / LANES;
   int64_t count = 0;
   vi lane;
   for (int j = 0; j < W; j++) lane[j] = j + base;
-  for (int64_t i = 0; i < words; i++, lane += LANES) {
-    vi at = (vi)PE_PACK(lane, bits[i]);
-    memcpy(index + count, &at, sizeof at);
-    count += __builtin_popcount(bits[i]);
+  for (int64_t from = 0; from < whole; from += WORDS) {
+    int32_t live[WORDS + LANES];
+    const int32_t words = (int32_t)(whole - from < WORDS ? whole - from : WORDS);
+    const int32_t lives = live_words(bits + from, words, live);
+    for (int32_t i = 0; i < lives; i++) {
+      const int64_t w = from + live[i];
+      count += pack(load(x + w * LANES), lane + (int32_t)w * LANES, bits[w], index + count,
+                    value + count);
+    }
   }
+  for (int64_t k = whole * LANES; k < n; k++)
+    if (bits[whole] >> k % LANES & 1) value[count] = x[k], index[count++] = (int32_t)k + base;
   return count;
 }
 #else
-static int64_t unpack(const uint16_t *bits, int64_t words, int32_t base, int32_t *index) {
-  enum { MOST = 6 }; /* more are rare in a word */
+static int64_t unpack(const uint16_t *bits, const float *x, int64_t n, int32_t base, int32_t *index,
+                      float *value) {
+  enum { MOST_BITS = 6 }; /* more are rare in a word */
   int64_t count = 0;
-  for (int64_t i = 0; i < words; i++, base += LANES) {
-    uint32_t rest = bits[i];
-    int n = __builtin_popcount(rest), j = 0;
-    for (; j < MOST; j++, rest &= rest - 1)
-      index[count + j] = base + __builtin_ctz(rest | 0x80000000u);
-    for (; j < n; j++, rest &= rest - 1) index[count + j] = base + __builtin_ctz(rest);
-    count += n;
+  for (int64_t k = 0; k < n; k += LANES) {
+    uint32_t rest = bits[k / LANES];
+    const int bits_set = __builtin_popcount(rest);
+    int j = 0;
+    for (; j < MOST_BITS; j++, rest &= rest - 1)
+      index[count + j] = (int32_t)k + __builtin_ctz(rest | 0x80000000u);
+    for (; j < bits_set; j++, rest &= rest - 1) index[count + j] = (int32_t)k + __builtin_ctz(rest);
+    count += bits_set;
   }
+  for (int64_t i = 0; i < count; i++) value[i] = x[index[i]], index[i] += base;
   return count;
 }
 #endif

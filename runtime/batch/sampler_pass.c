@@ -103,19 +103,8 @@ typedef struct tally {
   const pe_pass_found *found;
 } tally;
 
-/* A piece has room for all its values, so that its places are its own. */
-static int32_t unpack(const tally *t, const uint16_t *bits, int32_t from, int32_t n, int32_t *index,
-                      float *value) {
-  const int32_t words = (n + PE_SCAN_LANES - 1) / PE_SCAN_LANES;
-  const int32_t count = (int32_t)t->scan->unpack(bits, words, from, index);
-  for (int32_t i = 0; i < count; i++) {
-    value[i] = t->x[index[i]];
-    index[i] += t->base;
-  }
-  return count;
-}
-
-/* The values are unpacked while they are in the first-level cache. */
+/* A piece has room for all its values, so that its places are its own. They are unpacked while they
+ * are in the first-level cache. */
 static void answer(const void *pass, int32_t from, int32_t n) {
   const tally *t = pass;
   uint16_t bits[2][PE_PASS_PIECE / PE_SCAN_LANES];
@@ -124,7 +113,8 @@ static void answer(const void *pass, int32_t from, int32_t n) {
   t->scan->tally(t->x + from, n, &q, t->sums + from / PE_SCAN_BLOCK);
   for (int i = 0; t->found && i < q.bands; i++) {
     const pe_pass_found *f = &t->found[i];
-    f->count[from / PE_PASS_PIECE] = unpack(t, bits[i], from, n, f->index + from, f->value + from);
+    f->count[from / PE_PASS_PIECE] = (int32_t)t->scan->unpack(
+        bits[i], t->x + from, n, from + t->base, f->index + from, f->value + from);
   }
 }
 

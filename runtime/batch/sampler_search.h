@@ -8,10 +8,10 @@
  * between the two around the answer are packed, and so on until few are left, which are sorted.
  *
  * A wide list has none. A sample of about 2,000 tokens and all heavy ones, taken once in a pick,
- * tells where the answer must be, to three standard deviations: a band of keys with a few percent
- * of the tokens in it. One pass gives the exact sum above the band and marks the tokens in it,
- * which are packed and searched. A cut and the draw after it share this pass: two bands. So the
- * sample decides about time only; when it misleads, more tokens are packed.
+ * tells where the answer most likely is: a band of keys with a few percent of the tokens in it. One
+ * pass gives the exact sum above the band and marks the tokens in it, which are packed and
+ * searched. A cut and the draw after it share this pass: two bands. So the sample decides about
+ * time only; when it misleads, more tokens are packed.
  *
  * Threads: as pe_list_space. */
 #ifndef PE_SAMPLER_SEARCH_H

@@ -337,14 +337,16 @@ static void compare_gather_two(const pe_prim *p, const float *x, int64_t n) {
 }
 
 /* Bit i of the band's words is set just for the values in it. */
-static void check_band(const pe_prim *p, const pe_scan_query *q, int64_t n, int j) {
-  int64_t words = (n + PE_SCAN_LANES - 1) / PE_SCAN_LANES, count = 0;
+static void check_band(const pe_prim *p, const pe_scan_query *q, const float *x, int64_t n, int j) {
+  int64_t count = 0;
   for (int64_t i = 0; i < n; i++) {
     float key = q->centred ? -fabsf(xs[i] - q->centre) : xs[i];
     bool in = xs[i] >= q->span.low && xs[i] <= q->span.high;
-    if (in && key >= q->band[j].low && key < q->band[j].high) want_index[count++] = (int32_t)i + 3;
+    if (!in || key < q->band[j].low || key >= q->band[j].high) continue;
+    want[count] = xs[i], want_index[count++] = (int32_t)i + 3;
   }
-  CHECK_INT(p->scan->unpack(q->bits[j], words, 3, got_index), count);
+  CHECK_INT(p->scan->unpack(q->bits[j], x, n, 3, got_index, got), count);
+  check_same("unpacked", p->name, n, got, want, count);
   CHECK(!memcmp(got_index, want_index, (size_t)count * sizeof *got_index));
 }
 
@@ -374,7 +376,7 @@ static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_q
   if (q.kind >= PE_SCAN_MOMENT)
     CHECK_NEAR(a.second.all, sum.second.all, 5e-6 * fabs(sum.second.all));
   for (int j = 0; j < q.bands; j++) {
-    check_band(p, &q, n, j);
+    check_band(p, &q, x, n, j);
     if (!twice || j == 0)
       CHECK_NEAR(a.first.above[j], sum.first.above[j], exact * sum.first.above[j]);
     if (q.kind >= PE_SCAN_MOMENT)
