@@ -509,7 +509,8 @@ static int64_t unpack(const uint16_t *bits, const float *x, int64_t n, int32_t b
     }
   }
   for (int64_t k = whole * LANES; k < n; k++)
-    if (bits[whole] >> k % LANES & 1) value[count] = x[k], index[count++] = (int32_t)k + base;
+    if (bits[whole] >> k % LANES & 1)
+      value[count] = load1(x + k), index[count++] = (int32_t)k + base;
   return count;
 }
 #else
@@ -526,7 +527,7 @@ static int64_t unpack(const uint16_t *bits, const float *x, int64_t n, int32_t b
     for (; j < bits_set; j++, rest &= rest - 1) index[count + j] = (int32_t)k + __builtin_ctz(rest);
     count += bits_set;
   }
-  for (int64_t i = 0; i < count; i++) value[i] = x[index[i]], index[i] += base;
+  for (int64_t i = 0; i < count; i++) value[i] = load1(x + index[i]), index[i] += base;
   return count;
 }
 #endif

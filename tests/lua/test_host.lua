@@ -127,9 +127,10 @@ test("the machine and the versions", function(t)
   t.eq(m.page_size & (m.page_size - 1), 0)
   local v = perigee.sys.versions()
   t.match(v.lua, "^Lua 5%.4%.")
-  for _, name in ipairs { "libuv", "utf8proc", "xxhash", "libwebp", "zlib", "zstd" } do
+  for _, name in ipairs { "libuv", "utf8proc", "xxhash", "libwebp", "zstd" } do
     t.match(v[name], "^%d+%.%d+%.%d+", name)
   end
+  t.match(v.zlib, "^%d+%.%d+") -- its 1.3 has no third number
   t.match(v.pcre2, "^%d+%.%d+ ")
   t.eq({ type(v.pcre2_jit), #v.compiler > 4 }, { "boolean", true })
   t.match(v.libwebp, "^[0-2]%.%d%d?%.%d+$")
