@@ -107,7 +107,7 @@ static NEVER void finish(const pe_int16_product *o, const float *acc, const floa
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
-/* Cache lines are requested this many bytes ahead in each stream. */
+/* Cache lines are requested this many bytes ahead in each stream, or a little more. */
 enum { AHEAD = 2048, STREAMS = 4 };
 
 ALWAYS void prefetch(const uint8_t *p, int bytes) {
