@@ -124,12 +124,13 @@ ALWAYS void fused(const pe_int16_product *o, int64_t panel, int64_t count, int64
   }
 }
 
-/* Panels from one stream to the next, at most a quarter of those that are left: streams with the
- * same place in their pages would share the ways of the caches. */
+/* Panels from one stream to the next, a quarter of those that are left or a few less: streams with
+ * the same place in their pages would share the ways of the caches, which takes 1.03 of the time.
+ * What a few less leaves is read in a second round. */
 static int64_t apart_of(const pe_pack *w, int64_t panels) {
-  enum { PAGE = 4096, NEAR = 512 };
+  enum { PAGE = 4096, NEAR = 512, LESS = 3 };
   const int64_t most = panels / STREAMS;
-  for (int64_t n = most; n > 0 && n > most - 4; n--) {
+  for (int64_t n = most; n > 0 && n >= most - LESS; n--) {
     const int64_t off = (int64_t)((uint64_t)n * w->panel_bytes % PAGE);
     if (off >= NEAR && off <= PAGE - NEAR) return n;
   }

@@ -190,8 +190,8 @@ ALWAYS void tile(const task *t, const int R, const int C) {
     for (int q = 0; q < PARTS; q += PE_PARTS) {
       tile_sums d;
       tile_dots(t, g, q, d, R, C);
-#ifdef PE_DOT_AT
-      __asm__ volatile("" ::: "memory"); /* or the float sums would take the place of d */
+#ifdef PE_DOT_AT /* or gcc keeps the float sums in registers, and moves others to the stack */
+      __asm__ volatile("" ::: "memory");
 #endif
       for (int c = 0; c < C; c++)
         for (int p = 0; p < PE_PARTS; p++) {
