@@ -12,6 +12,7 @@ enum {
   FEW = 8,     /* queries; with more of them it pays to widen first */
   PIECE = 128, /* tokens whose values are widened at a time: 64 KB for 128 values each */
   PART = 4096, /* bytes that few queries go through before they ask for as many, further on */
+  LINE = 32,   /* tokens of a panel in a cache line */
   AHEAD = 64   /* tokens between the two: 16 KB for 128 values each */
 };
 
@@ -51,15 +52,34 @@ static const uint16_t *panel_at(const pe_gathering *g, int64_t t) {
   return block + t % a->block / panel * panel * a->key;
 }
 
-/* A panel for few queries, in parts. next: as much memory that is read after it. */
+/* Memory that is read after something else. */
+typedef struct later {
+  const uint8_t *at;
+  int64_t bytes;
+} later;
+
+/* What is read after panel `at` of a stretch: the next one, or the values, which are adjacent in a
+ * block. */
+static later after_panel(const pe_gathering *g, const pe_stretch *s, int64_t at) {
+  const pe_cache_args *a = g->kv.args;
+  const int64_t panel = pe_kv_panel(a);
+  if (at + panel < s->end)
+    return (later){(const uint8_t *)panel_at(g, at + panel), panel * a->key * 2};
+  const int64_t rows = pe_cpu_least(s->end - s->low, a->block - s->low % a->block);
+  return (later){value_at(g, s->low), rows * a->value * 2};
+}
+
+/* The first `tokens` of a panel for few queries, in parts. Each of them requests as much of what is
+ * read next. */
 static void score_few(const pe_gathering *g, const float *query, int64_t n, const uint16_t *keys,
-                      const uint8_t *next, float *score) {
+                      int64_t tokens, later next, float *score) {
   const int64_t key = g->kv.args->key, panel = pe_kv_panel(g->kv.args), each = PART / 2 / panel;
   for (int64_t i = 0; i < key; i += each) {
-    const int64_t lines = pe_cpu_least(each, key - i);
-    ask_for(next + i * panel * 2, lines * panel * 2);
+    const int64_t lines = pe_cpu_least(each, key - i), part = lines * panel * 2;
+    ask_for(next.at, pe_cpu_least(part, next.bytes));
+    next.at += part, next.bytes -= part;
     g->c->prim->mix_halves(query + i, pe_query_step(key), (int)n, keys + i * panel, panel,
-                           (int)lines, panel, score, PE_SCORE_STEP);
+                           (int)lines, tokens, score, PE_SCORE_STEP);
   }
 }
 
@@ -77,9 +97,8 @@ static void score_panels(const pe_gathering *g, const pe_stretch *s) {
     const float *query = g->query + from * step;
     const uint16_t *keys = panel_at(g, at);
     if (n <= FEW) {
-      const bool last = at + panel >= s->end;
-      score_few(g, query, n, keys,
-                last ? value_at(g, s->low) : (const uint8_t *)panel_at(g, at + panel), score);
+      const int64_t some = pe_cpu_least((s->end - at + LINE - 1) / LINE * LINE, panel);
+      score_few(g, query, n, keys, some, after_panel(g, s, at), score);
       continue;
     }
     pe_cpu_kv_decode(g->c->prim, PE_KV_F16, (const uint8_t *)keys, a->key, panel, g->room);

@@ -25,10 +25,22 @@ typedef struct store_rows {
   pe_cpu_kv kv;
   int64_t first, token, count;
 } store_rows;
-enum { STORE_ROWS = 64 };
+enum {
+  STORE_ROWS = 64,
+  WHOLE = 8 /* of so many rows, most of a line is written */
+};
 
 static int64_t rows_together(const pe_cache_args *a) {
   return pe_kv_panel(a) ? pe_kv_panel(a) : pe_cpu_least(a->block, STORE_ROWS);
+}
+
+/* A few keys of a panel go to a cache line per value. The lines are requested before the keys are
+ * made: a core that writes to them waits for fewer at a time. */
+static void ask_for_lines(const store_rows *s, const uint8_t *block) {
+  const pe_cache_args *a = s->kv.args;
+  const int64_t panel = pe_kv_panel(a), within = s->token % a->block;
+  const uint8_t *at = block + (within / panel * panel * a->key + within % panel) * 2;
+  for (int32_t i = 0; i < a->key; i++) __builtin_prefetch(at + i * panel * 2, 1, 3);
 }
 
 /* Keys, normalized and rotated if the store does that. room: a rotated key, then stored ones. */
@@ -39,6 +51,7 @@ static void store_keys(const store_rows *s, float *room) {
   uint8_t *block = pe_cpu_kv_block(&s->kv, PE_CPU_KEYS, s->token);
   const bool across = pe_kv_panel(&a->cache) > 0;
   uint8_t *rows = across ? (uint8_t *)(void *)(room + a->cache.key) : block + within * bytes;
+  if (across && s->count < WHOLE) ask_for_lines(s, block);
   for (int64_t i = 0; i < s->count; i++) {
     const float *x = pe_cpu_row(&s->kv.call->in[0], s->first + i) + s->kv.head * a->cache.key;
     float *turned = type == PE_KV_F32 ? (float *)(void *)(rows + i * bytes) : room;
