@@ -58,6 +58,10 @@ typedef struct pe_cpu_share {
   int task, tasks, large;
   float *scratch; /* pe_cpu_scratch floats that no other thread uses meanwhile */
   bool again;     /* scratch is as another task of the same call has left it */
+  /* The task after it that reads packed weights, probably, of this call or of a later one; `then`
+   * NULL: unknown */
+  const pe_cpu_call *then;
+  int then_task, then_tasks, then_large;
 } pe_cpu_share;
 
 /* ---- ops ------------------------------------------------------------------------------------- */

@@ -64,6 +64,11 @@ static inline pe_int16_tile pe_int16_tile_at(const pe_int16_rows *x, int32_t til
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+typedef struct pe_int16_columns { /* results from .. to - 1 of w */
+  const pe_pack *w;
+  int64_t from, to;
+} pe_int16_columns;
+
 typedef struct pe_int16_product { /* out[r * out_step + j] for 0 <= r < x->rows */
   const pe_pack *w;
   const pe_int16_rows *x; /* of w->cols columns, quantized with w->act */
@@ -72,6 +77,9 @@ typedef struct pe_int16_product { /* out[r * out_step + j] for 0 <= r < x->rows 
   float *out;
   int64_t out_step, residual_step;
   int32_t from_tile, to_tile; /* only these tiles of rows; 0 and 0: all */
+  /* What this thread will probably multiply after it, or w NULL. With one or two rows its first
+   * bytes are requested at the end of this one, or memory would pause between them. */
+  pe_int16_columns next;
 } pe_int16_product;
 
 typedef struct pe_int16 {

@@ -137,6 +137,19 @@ const pe_cpu_op pe_cpu_round = {.run = round_run, .work = round_work};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
+/* The columns that this thread will probably multiply after this task. */
+static pe_int16_columns next_columns(const pe_cpu_share *share) {
+  const pe_cpu_call *c = share->then;
+  if (!c) return (pe_int16_columns){0};
+  const pe_cpu_share then = {
+      .task = share->then_task, .tasks = share->then_tasks, .large = share->then_large};
+  int64_t from, to;
+  part of;
+  pe_cpu_range(&then, blocks_of(c->pack, c->rounded[0]).count, &from, &to);
+  if (!next_part(c->pack, c->rounded[0], &from, to, &of)) return (pe_int16_columns){0};
+  return (pe_int16_columns){c->pack, of.from, of.to};
+}
+
 static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   pe_int16_rows own[2];
   const pe_int16_rows *x[2];
@@ -147,6 +160,7 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   part of;
   if (c->args.linear.residual) p.residual = c->in[1].at, p.residual_step = c->in[1].step;
   pe_cpu_range(share, blocks_of(c->pack, x[0]).count, &from, &to);
+  p.next = next_columns(share);
   while (next_part(c->pack, x[0], &from, to, &of)) {
     p.from_tile = of.from_tile, p.to_tile = of.to_tile;
     c->int16->product(&p, of.from, of.to, share->scratch + rounded_floats(c));
@@ -205,11 +219,15 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
   part of;
   pe_cpu_range(share, blocks_of(c->pack, x[0]).count, &from, &to);
+  const pe_int16_columns next = next_columns(share);
   while (next_part(c->pack, x[0], &from, to, &of)) {
     gate.from_tile = other.from_tile = of.from_tile, gate.to_tile = other.to_tile = of.to_tile;
     for (int64_t col = of.from; col < of.to; col += strip) {
       const int64_t end = pe_cpu_least(col + strip, of.to);
       gate.out = first - col, other.out = up - col;
+      gate.next = (pe_int16_columns){c->pack2, col, end};
+      other.next =
+          end < of.to ? (pe_int16_columns){c->pack, end, pe_cpu_least(end + strip, of.to)} : next;
       c->int16->product(&gate, col, end, scratch);
       c->int16->product(&other, col, end, scratch);
       join_gate(c, &gate, col, end, first, up);

@@ -6,9 +6,14 @@
  * do and no more. Nobody waits for threads, only for tasks: a job begins when the jobs that it
  * depends on are done.
  *
- *     of a job:  next    the first task that no thread has taken
+ *     of a job:  taken   tasks that a thread has taken
  *                done    tasks that are finished
  *                ready   all of them are: what waiting threads look at
+ *
+ * Each thread has tasks of its own, those with its number and every multiple of the threads after
+ * it, and takes others, the last ones first, when these are taken. So a core has in its caches what
+ * its tasks of the job before have left, such as the keys of the same heads, and a product can ask
+ * memory for the weights of the next one before that begins.
  *
  * A line of memory that one core writes and others read takes about 0.1 us to each of them, and
  * there are a dozen jobs in a layer. So threads count in lines that no waiting thread looks at, and
@@ -27,6 +32,9 @@
 
 enum {
   LEAST_ROWS = 16, /* of an area, so that a few more sequences do not allocate again */
+  WORD_TASKS = 32,
+  OWN_TASKS = 256, /* of a job at most, if each thread has its own: as many bits as a cache line has
+                      beside the number of the step in each word */
   SPINS = 500      /* looks at a mark, about 25 us, before a waiting thread gives up its core */
 };
 
@@ -43,6 +51,7 @@ typedef struct job {
   pe_extent rows;
   bool outputs_only; /* skipped in a step without outputs */
   int32_t after;     /* all jobs before this number must be done */
+  int32_t product;   /* the next job that reads packed weights in order; the count: none */
   int tasks, large;  /* in this step, as those of a pe_cpu_share */
 } job;
 
@@ -52,7 +61,13 @@ typedef struct counter {
 } counter;
 
 typedef struct mark {
-  counter next, done;
+  /* Tasks that are taken, WORD_TASKS of them in a word with the number of the step as in a counter;
+   * of more than OWN_TASKS tasks, the first that is not taken. */
+  union {
+    _Alignas(64) _Atomic uint64_t taken[OWN_TASKS / WORD_TASKS];
+    counter next;
+  };
+  counter done;
 } mark;
 
 typedef struct cpu {
@@ -109,11 +124,15 @@ static void make_jobs(cpu *d, int32_t *first_job) {
     if (shares && shared > after) after = shared;
     first_job[i] = n;
     for (; op; op = op->then, after = ++n)
-      d->job[n] = (job){op, &d->call[i], rows_of(c), c->outputs_only, after, 0, 0};
+      d->job[n] = (job){op, &d->call[i], rows_of(c), c->outputs_only, after, 0, 0, 0};
     if (shares) shared = n;
     first_job[i + 1] = n;
   }
   d->job_count = n;
+  for (int32_t i = n, product = n; i-- > 0;) {
+    d->job[i].product = product;
+    if (d->job[i].op == &pe_cpu_packed_linear || d->job[i].op == &pe_cpu_packed_gated) product = i;
+  }
 }
 
 /* A value may be rounded by its readers if this suits all of them. Products that read two rounded
@@ -320,7 +339,7 @@ static pe_status split_jobs(cpu *d, pe_error *err) {
   return rc;
 }
 
-/* ---- walking the jobs ------------------------------------------------------------------------ */
+/* ---- counting and waiting -------------------------------------------------------------------- */
 
 static bool is_done(const cpu *d, int32_t i) {
   return !d->job[i].tasks || atomic_load_explicit(&d->ready[i], memory_order_acquire) == d->number;
@@ -361,16 +380,77 @@ static bool late(cpu *d) {
   return atomic_load_explicit(&d->stopped, memory_order_relaxed);
 }
 
+/* ---- taking tasks ---------------------------------------------------------------------------- */
+
+/* Tasks that are taken, of the word for `task` and its neighbours. */
+static uint32_t taken_of(const cpu *d, uint64_t word) {
+  return word >> 32 == d->number ? (uint32_t)word : 0;
+}
+
+/* False: another thread has taken it. */
+static bool take_one(const cpu *d, mark *m, int task) {
+  _Atomic uint64_t *word = &m->taken[task / WORD_TASKS];
+  const uint64_t bit = 1u << task % WORD_TASKS;
+  uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
+  while (!(taken_of(d, old) & bit))
+    if (atomic_compare_exchange_weak_explicit(word, &old,
+                                              (uint64_t)d->number << 32 | taken_of(d, old) | bit,
+                                              memory_order_acq_rel, memory_order_relaxed))
+      return true;
+  return false;
+}
+
+/* The last task that nobody has taken; `tasks`: none is left. */
+static int take_last(const cpu *d, mark *m, int tasks) {
+  for (int task = tasks; task-- > 0;) {
+    const uint64_t word = atomic_load_explicit(&m->taken[task / WORD_TASKS], memory_order_relaxed);
+    const uint32_t rest = UINT32_MAX >> (WORD_TASKS - 1 - task % WORD_TASKS);
+    if ((taken_of(d, word) & rest) == rest)
+      task -= task % WORD_TASKS; /* all of this word */
+    else if (take_one(d, m, task))
+      return task;
+  }
+  return tasks;
+}
+
+/* The next task of j for a thread; j->tasks: none is left. *own: the next one of its own. */
+static int take(const cpu *d, const job *j, mark *m, int *own, int threads) {
+  if (j->tasks > OWN_TASKS) {
+    const uint64_t at = atomic_load_explicit(&m->next.at, memory_order_relaxed);
+    return count_of(d, at) < j->tasks ? count_up(d, &m->next, 1) : j->tasks;
+  }
+  while (*own < j->tasks) {
+    const int task = *own;
+    *own += threads;
+    if (take_one(d, m, task)) return task;
+  }
+  return take_last(d, m, j->tasks);
+}
+
+/* What a thread will probably take after its task of job i. */
+static void foresee(const cpu *d, int32_t i, int thread, int own, pe_cpu_share *share) {
+  int32_t next = own < d->job[i].tasks ? i : d->job[i].product;
+  while (next < d->job_count && !d->job[next].tasks) next = d->job[next].product;
+  const job *j = &d->job[next];
+  const int task = next == i ? own : thread;
+  share->then = NULL;
+  if (next == d->job_count || j->tasks > OWN_TASKS || task >= j->tasks) return;
+  share->then = j->call;
+  share->then_task = task, share->then_tasks = j->tasks, share->then_large = j->large;
+}
+
 /* Takes tasks of job i until none is left. False: it is late. */
-static bool work_on(cpu *d, int32_t i, pe_cpu_share *share) {
+static bool work_on(cpu *d, int32_t i, int thread, pe_cpu_share *share) {
   const job *j = &d->job[i];
   mark *m = &d->mark[i];
   int32_t done = 0;
+  int own = thread;
   bool stop = false;
   share->tasks = j->tasks, share->large = j->large, share->again = false;
-  while (!stop && count_of(d, atomic_load_explicit(&m->next.at, memory_order_relaxed)) < j->tasks) {
-    share->task = count_up(d, &m->next, 1);
+  while (!stop) {
+    share->task = take(d, j, m, &own, pe_pool_threads(d->base.pool));
     if (share->task >= j->tasks) break;
+    if (j->op->reads) foresee(d, i, thread, own, share);
     j->op->run(j->call, share);
     share->again = true, done++;
     stop = late(d);
@@ -379,6 +459,8 @@ static bool work_on(cpu *d, int32_t i, pe_cpu_share *share) {
     atomic_store_explicit(&d->ready[i], d->number, memory_order_release);
   return !stop;
 }
+
+/* ---- walking the jobs ------------------------------------------------------------------------ */
 
 static void walk(void *ctx, int task, int tasks) {
   (void)tasks;
@@ -390,7 +472,7 @@ static void walk(void *ctx, int task, int tasks) {
     for (; done < d->job[i].after; done++)
       if (!wait_for(d, done)) return;
     pe_profile_waited(&clock, i);
-    if (!work_on(d, i, &share)) return;
+    if (!work_on(d, i, task, &share)) return;
     pe_profile_worked(&clock, i);
   }
 }

@@ -194,10 +194,22 @@ static const char *const names[] = {"exact", "avx2", "avx512",  "avx512_vnni",
                                     "amx",   "neon", "dotprod", "i8mm"};
 enum { NAMES = sizeof names / sizeof *names };
 
+/* A name is wanted if it is one of the words of VERSIONS, or if that is not set. */
+static bool wanted(const char *name) {
+  const char *at = getenv("VERSIONS");
+  const size_t n = strlen(name);
+  if (!at) return true;
+  for (at += strspn(at, " "); *at; at += strspn(at, " ")) {
+    const size_t word = strcspn(at, " ");
+    if (word == n && !memcmp(at, name, n)) return true;
+    at += word;
+  }
+  return false;
+}
+
 /* NULL: does not run here, or is not wanted. Of "exact": any. */
 static const pe_int16 *version(int i) {
-  const char *only = getenv("VERSIONS");
-  if (only && !strstr(only, names[i])) return NULL;
+  if (!wanted(names[i])) return NULL;
   return i ? pe_int16_named(names[i]) : &pe_int16_scalar;
 }
 

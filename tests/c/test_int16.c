@@ -254,6 +254,7 @@ static void check_version(const pe_int16 *isa, const help_matrix *h, const input
   p.residual_step = step;
   if (e.residual) p.residual = e.in_place ? out : more;
   int64_t cut = e.split ? outs / 2 / 16 * 16 : 0;
+  if (cut) p.next = (pe_int16_columns){&h->pack, 0, cut};
   isa->product(&p, cut, outs, scratch);
   if (cut && x.tiles > 1) { /* the rest by tiles of rows */
     p.from_tile = x.tiles / 2, p.to_tile = x.tiles;
