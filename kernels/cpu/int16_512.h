@@ -5,6 +5,8 @@
 #define PE_HALVES(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define PE_SHORTS(p) _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define PE_BYTES(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define PE_HIGHER(a, b) ((vi)_mm512_max_epi32((__m512i)(a), (__m512i)(b)))
+#define PE_HIGHEST(v) _mm512_reduce_max_epi32((__m512i)(v))
 #define PE_LOOKUP(table, v) _mm512_shuffle_epi8((__m512i)(table), (__m512i)(v))
 
 #ifdef PE_DOT

@@ -11,16 +11,18 @@ enum { LAYOUT = PE_INT16_SIGNED, ROW_CODES = 8 };
 /* The codes of 64 columns of a row that is one of n of its tile. */
 ALWAYS void put_unit(const vi *v, int n, int16_t *codes) {
   /* of four columns: the bytes high 0 2, high 1 3, low 0 2, low 1 3 */
-  const __m128i order = _mm_setr_epi8(1, 9, 5, 13, 0, 8, 4, 12, 0, 0, 0, 0, 0, 0, 0, 0);
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(1, 9, 5, 13, 0, 8, 4, 12, 0, 0, 0, 0, 0, 0, 0, 0));
+  /* these of the first four columns of a block and of the other four, in turns */
+  const __m512i turns = _mm512_castsi256_si512(
+      _mm256_setr_epi16(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27));
   for (int i = 0; i < UNIT / W; i++) {
     /* a low byte from 128 on stands for one less 256 */
     const vi both = (v[i] & 0xff) | ((v[i] + 128) & 0xff00);
-    for (int k = 0; k < 2; k++) {
-      const __m128i *at = (const __m128i *)(const void *)&both + 2 * k;
-      const __m128i a = _mm_shuffle_epi8(at[0], order), b = _mm_shuffle_epi8(at[1], order);
-      const __m128i block = _mm_unpacklo_epi16(a, b);
-      memcpy(codes + (2 * i + k) * n * 8, &block, sizeof block);
-    }
+    const __m512i all = _mm512_permutexvar_epi16(turns, _mm512_shuffle_epi8((__m512i)both, order));
+    const __m256i blocks = _mm512_castsi512_si256(all);
+    memcpy(codes + 2 * i * n * 8, &blocks, 16);
+    memcpy(codes + (2 * i + 1) * n * 8, (const uint8_t *)&blocks + 16, 16);
   }
 }
 

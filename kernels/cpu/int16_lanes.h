@@ -23,6 +23,8 @@
  *
  * and may define
  *
+ *   PE_HIGHER(a, b)        the larger ones of two registers of integers, and
+ *   PE_HIGHEST(v)          the largest one of a register: compilers do not see that REDUCE is this
  *   PE_LEAST, PE_FEWER     fewer rows than PE_LEAST are left to the version PE_FEWER
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single

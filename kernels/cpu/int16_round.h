@@ -25,8 +25,20 @@ ALWAYS i4 fold(const vi *v, const reduction how) {
   return REDUCE(how, a, b);
 }
 
+#ifdef PE_HIGHER
+ALWAYS i4 highest(const vi *v) {
+  vi most = v[0];
+  for (int i = 1; i < UNIT / W; i++) most = PE_HIGHER(most, v[i]);
+  const int32_t top = PE_HIGHEST(most);
+  return (i4){top, top, top, top};
+}
+#endif
+
 /* 64 columns of one group to a result in every lane. */
 ALWAYS i4 fold_unit(const vi *v, const reduction how) {
+#ifdef PE_HIGHER
+  if (how == MOST) return highest(v);
+#endif
   vi part[PARTS];
   for (int p = 0; p < PARTS; p++) part[p] = v[p];
   for (int i = PARTS; i < UNIT / W; i++) part[i % PARTS] = REDUCE(how, part[i % PARTS], v[i]);
@@ -82,49 +94,89 @@ ALWAYS vi round_codes(vf x, float factor, int32_t live) {
   return ((vi)(x * splat(factor) + magic) - (vi)magic) & splat_int(live);
 }
 
-/* 64 columns of a row that is one of n of its tile. */
-ALWAYS void quantize_unit(const float *x, int act, int groups, int n, int16_t *codes, float *scale,
-                          float *scaled, int32_t *sum) {
-  vi v[UNIT / W];
-  for (int i = 0; i < UNIT / W; i++) v[i] = (vi)load(x + W * i) & 0x7fffffff;
-  const group_scales s = scales_of_tops(fold_groups(v, act, MOST));
-  for (int i = 0; i < UNIT / W; i++)
-    v[i] = round_codes(load(x + W * i), s.factor[W * i / 16], s.live[W * i / 16]);
-  put_unit(v, n, codes);
-  const i4 sums = fold_groups(v, act, SUM);
-  const f4 products = s.scale * __builtin_convertvector(sums, f4);
-  for (int g = 0; g < groups; g++) {
-    scale[g * n] = s.scale[g * act / 16], scaled[g * n] = products[g * act / 16];
-    sum[g * n] = sums[g * act / 16];
+/* Where the codes of a row that is one of n of its tile go, and what belongs to its groups. */
+typedef struct row_place {
+  int n;
+  int16_t *codes;
+  float *scale, *scaled;
+  int32_t *sum;
+} row_place;
+
+/* The place of the columns that follow these. */
+ALWAYS row_place next_place(row_place p, int cols, int act) {
+  const int groups = cols / act * p.n;
+  return (row_place){p.n, p.codes + cols * p.n, p.scale + groups, p.scaled + groups,
+                     p.sum + groups};
+}
+
+/* 64 columns, U times. Each step is made for all of them before the next one: a step waits for the
+ * one before it, and a core does not see much further than one time. 0.7 of the time of one by one.
+ */
+enum { UNITS = 2 };
+ALWAYS void quantize_units(const float *x, int act, int groups, row_place to, const int U) {
+  vi v[UNITS][UNIT / W];
+  group_scales s[UNITS];
+  i4 sums[UNITS];
+  for (int u = 0; u < U; u++)
+    for (int i = 0; i < UNIT / W; i++) v[u][i] = (vi)load(x + u * UNIT + W * i) & 0x7fffffff;
+  for (int u = 0; u < U; u++) s[u] = scales_of_tops(fold_groups(v[u], act, MOST));
+  for (int u = 0; u < U; u++)
+    for (int i = 0; i < UNIT / W; i++) {
+      /* one group has the same in all lanes, which compilers do not see */
+      const int lane = act == UNIT ? 0 : W * i / 16;
+      v[u][i] = round_codes(load(x + u * UNIT + W * i), s[u].factor[lane], s[u].live[lane]);
+    }
+  for (int u = 0; u < U; u++) put_unit(v[u], to.n, to.codes + u * UNIT * to.n);
+  for (int u = 0; u < U; u++) sums[u] = fold_groups(v[u], act, SUM);
+  for (int u = 0; u < U; u++) {
+    const f4 products = s[u].scale * __builtin_convertvector(sums[u], f4);
+    for (int g = 0; g < groups; g++) {
+      const int at = (u * groups + g) * to.n, lane = g * act / 16;
+      to.scale[at] = s[u].scale[lane], to.scaled[at] = products[lane];
+      to.sum[at] = sums[u][lane];
+    }
   }
 }
 
+/* The last columns of a row, 64 at most. */
+static NEVER void quantize_rest(const float *x, int64_t cols, int act, row_place to) {
+  float padded[UNIT] = {0};
+  memcpy(padded, x, (size_t)cols * sizeof *x);
+  quantize_units(padded, act, (int)cols / act, to, 1);
+}
+
 /* Rows first .. end - 1 of a tile, one after the other: the core fetches the rest of a row that it
- * reads in order, from memory or from the core that has computed it. */
-static void quantize_tile(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
-                          int32_t first, int32_t end) {
-  const int n = t.rows, per = UNIT / out->act;
-  const int64_t at = t.from * out->groups;
-  int16_t *codes = out->codes + t.from * out->step;
+ * reads in order, from memory or from the core that has computed it. act: out->act, as a
+ * constant. */
+ALWAYS void quantize_rows(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
+                          int32_t first, int32_t end, const int act) {
+  enum { SOME = UNITS * UNIT };
   for (int32_t r = first; r < end; r++) {
-    for (int64_t col = 0, g = 0; col < out->cols; col += UNIT, g += per) {
-      const bool whole = out->cols - col >= UNIT;
-      const int groups = whole ? per : (int)(out->cols - col) / out->act;
-      const float *from = x + (t.from + r) * x_step + col;
-      const int64_t to = at + g * n + r;
-      float padded[UNIT];
-      if (!whole) {
-        memset(padded, 0, sizeof padded);
-        memcpy(padded, from, (size_t)(out->cols - col) * sizeof *x), from = padded;
-      }
-      int16_t *put = codes + col * n + r * ROW_CODES;
-      float *scale = out->scale + to, *scaled = out->scaled + to;
-      if (out->act == UNIT) /* the usual group, as a constant */
-        quantize_unit(from, UNIT, 1, n, put, scale, scaled, out->sum + to);
-      else
-        quantize_unit(from, out->act, groups, n, put, scale, scaled, out->sum + to);
+    const float *from = x + (t.from + r) * x_step;
+    const int64_t at = t.from * out->groups + r;
+    row_place to = {t.rows, out->codes + t.from * out->step + r * ROW_CODES, out->scale + at,
+                    out->scaled + at, out->sum + at};
+    int64_t left = out->cols;
+    for (; left >= SOME; left -= SOME, from += SOME) {
+      quantize_units(from, act, UNIT / act, to, UNITS);
+      to = next_place(to, SOME, act);
+    }
+    for (int64_t cols; left > 0; left -= cols, from += cols) {
+      cols = left < UNIT ? left : UNIT;
+      quantize_rest(from, cols, act, to);
+      to = next_place(to, UNIT, act);
     }
   }
+}
+
+static void quantize_tile(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
+                          int32_t first, int32_t end) {
+  if (out->act == UNIT)
+    quantize_rows(out, x, x_step, t, first, end, UNIT);
+  else if (out->act == UNIT / 2)
+    quantize_rows(out, x, x_step, t, first, end, UNIT / 2);
+  else
+    quantize_rows(out, x, x_step, t, first, end, UNIT / 4);
 }
 
 static void quantize(const pe_int16_rows *out, const float *x, int64_t x_step, int32_t from,
