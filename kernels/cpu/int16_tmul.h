@@ -28,6 +28,13 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* The same address, whose origin compilers do not see: otherwise they keep its sums with constants
+ * in memory from turn to turn of a loop, instead of in the instructions that use them. */
+ALWAYS void *here(const void *p) {
+  __asm__("" : "+r"(p));
+  return (void *)(uintptr_t)p;
+}
+
 /* ---- activations ----------------------------------------------------------------------------- */
 
 enum { LAYOUT = PE_INT16_TILES, ROW_CODES = UNIT / 2 };
@@ -108,6 +115,8 @@ typedef struct job {
   const uint8_t *x, *w[2];   /* codes of the tile of rows, and of one panel or two */
   const float *scale, *s[2]; /* their scales */
   int groups, rows;
+  int64_t col, line;   /* where it begins in the weights' codes and scales, which may be rings */
+  int64_t cols, lines; /* how many these are: powers of two */
 } job;
 
 /* Steps of a job. An even number lets the sums of even groups always be in the first pair of tiles;
@@ -116,7 +125,8 @@ ALWAYS int steps_of(const job *j) { return j->groups < 4 ? 4 : (j->groups + 1) /
 
 /* The operands of product k of group g that the product before it did not have, and the product. */
 ALWAYS void load_weights(const task *t, const job *j, int g, const int k) {
-  tile_load(k ? OTHER_WEIGHTS : WEIGHTS, j->w[k] + g * t->act * LANES, 64);
+  const int64_t col = (j->col + g * t->act) & (j->cols - 1);
+  tile_load(k ? OTHER_WEIGHTS : WEIGHTS, j->w[k] + col * LANES, 64);
 }
 ALWAYS void load_rows(const task *t, const job *j, int g, const int plane) {
   const int col = g * t->act, size = j->rows * UNIT;
@@ -136,11 +146,15 @@ ALWAYS void multiply(const task *t, const int to, const int k, const bool half) 
 ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TILE], const int first,
                      const int end, const int R, const bool half) {
   const float *scale = j->scale + g * j->rows;
+  const int64_t line = (j->line + g) & (j->lines - 1);
+  /* of half a tile of rows, the low planes follow the high ones */
+  const int32_t *lows[2] = {here(half ? from->of[0] + j->rows : from->of[1]),
+                            here(from->of[1] + j->rows)};
   UNROLL for (int r = first * R / 16; r < end * R / 16; r++) {
     const int c = half ? r / HALF : 0, row = half ? r % HALF : r;
     const vu high = load_words(from->of[c][row]);
-    const vu low = load_words(half ? from->of[c][j->rows + row] : from->of[1][row]);
-    const vf s = load(j->s[c] + g * LANES);
+    const vu low = load_words(lows[c] + row * LANES);
+    const vf s = load(j->s[c] + line * LANES);
     acc[r] = fma_(s * splat(scale[row]), to_floats((vi)((high << 8) + low)), acc[r]);
   }
 }
@@ -215,7 +229,9 @@ ALWAYS job job_at(const task *t, int i, const int R, const int C) {
                .scale = t->x.scale + i / C * t->next_scales,
                .s = {t->block->s[i % C]},
                .groups = t->groups,
-               .rows = R};
+               .rows = R,
+               .cols = COLS,
+               .lines = PE_INT16_GROUPS};
 }
 ALWAYS float *sums_of(float *sums, int i, const int R, const int C) {
   return sums + i / C * R * C * LANES + i % C * LANES;

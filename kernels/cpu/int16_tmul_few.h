@@ -1,217 +1,202 @@
 /* int16_tmul_few.h - a part of int16_amx.c: rows that are a single tile, or half of one.
  *
- * So few rows are bound by memory and by unpacking. A job is a panel and one block of its columns;
- * while its steps run, the next job's block is unpacked into the other of two buffers, little by
- * little, so that the vector units unpack what the tiles multiply later. Jobs take turns between
- * LOT_STREAMS panels, whose float sums wait in memory: one address stream does not fill the
- * buffers of outstanding cache lines. Of half a tile of rows a job has a panel of each stream: both
- * planes of the rows lie in one tile, and sixteen sums fill the registers as those of a whole tile.
+ * So few rows are bound by memory and by unpacking. A job is a panel, or, of half a tile of rows,
+ * two, since both planes of the rows then lie in one tile; its sums stay in registers from the
+ * first column to the last. While the tiles multiply, the vector units unpack the columns that
+ * come next into a ring, a unit of 64 columns of each panel at a time:
+ *
+ *   step of unit u      u is multiplied     u + 1 is unpacked      u + 2 is being unpacked
+ *
+ * and go on with the next job's where a job ends. Scales lie in a ring too, and biases are summed
+ * as they get there. The rings are small because the first-level cache also holds the codes of the
+ * rows.
  *
  * Registers hold the sums of PE_TILE rows, or of HALF rows of two panels. Those above the number of
  * rows that there are read the scales of other groups, and nobody reads their sums. */
 
 enum {
-  LOT_STREAMS = 2,
-  LOT_BIASES = 8,  /* rows whose biases are summed together */
-  LOT_AHEAD = 4096 /* bytes of a panel that are requested before they are unpacked */
+  FEW_RING = 4 * UNIT, /* columns of codes */
+  FEW_SPAN = 256,      /* columns whose scales are converted at once: whole chunks of every kind */
+  FEW_SPANS = 4,       /* of the ring of scales: of steps, of their sums, and of the next job */
+  FEW_LINES = FEW_SPANS * FEW_SPAN / 16,
+  FEW_BIASES = 8,  /* rows whose biases are summed together */
+  FEW_AHEAD = 4096 /* bytes of a panel that are requested before they are unpacked */
 };
 
-/* A range of panels of a product. */
+/* Scales and biases of the panels; the sums of the biases of a job and of the one after it; and
+ * room for the sums of a job that ends. */
+typedef struct few_room {
+  float s[2][FEW_LINES * LANES], b[2][FEW_LINES * LANES];
+  float bias[2][PE_TILE * LANES], acc[PE_TILE * LANES];
+} __attribute__((aligned(64))) few_room;
+
+/* A range of panels of a product. Panel c of job i is first + c * apart + i. */
 typedef struct few_range {
   const pe_int16_product *o;
   pe_int16_block *block;
-  int64_t first, apart; /* panels of a stream: stream z begins with first + z * apart */
-  int streams, panels;  /* streams that take turns, and panels of a job: one of them is 1 */
-  int cols, blocks;     /* columns of a block, blocks of a panel */
+  int64_t first, apart, jobs;
+  int panels;            /* of a job */
+  int units, unit_bytes; /* units of 64 columns of a panel, and how much of it one is */
+  few_room *room;
 } few_range;
 
-/* The sums of a tile: acc and, of kinds with biases, those. */
-typedef struct few_sums {
-  float acc[PE_TILE * LANES], bias[PE_TILE * LANES];
-} __attribute__((aligned(64))) few_sums;
-
-/* A job before it is one: which stream, panel of it, and block of columns; and the buffer of every
- * second job. Its panel c is of stream `stream` + c. */
-typedef struct lot {
-  int stream, block, buffer;
-  int64_t panel;
-} lot;
-
-ALWAYS bool next_lot(const few_range *f, lot *l) {
-  l->buffer ^= 1;
-  if (++l->stream < f->streams) return true;
-  l->stream = 0;
-  if (++l->block < f->blocks) return true;
-  l->block = 0;
-  return ++l->panel < f->apart;
+ALWAYS int64_t few_panel(const few_range *f, int64_t i, int c) {
+  return f->first + (c < f->panels ? c : 0) * f->apart + i; /* a single one is its own partner */
 }
 
-ALWAYS int lot_groups(const few_range *f, const lot *l) {
-  const int most = f->cols / f->o->w->act;
-  const int64_t left = f->o->x->groups - l->block * most;
-  return left < most ? (int)left : most;
+ALWAYS int span_lines(const few_range *f) { return FEW_SPAN / f->o->w->act; }
+
+ALWAYS int ring_lines(const few_range *f) { return FEW_SPANS * span_lines(f); }
+
+/* The first line of scales of job i. */
+ALWAYS int64_t few_line(const few_range *f, int64_t i) {
+  return i * ((f->units * UNIT + FEW_SPAN - 1) / FEW_SPAN) * span_lines(f);
 }
 
-ALWAYS int lot_chunks(const few_range *f, const lot *l) {
-  const int per = f->o->w->groups * f->o->w->times;
-  return (lot_groups(f, l) + per - 1) / per;
-}
-
-ALWAYS int64_t lot_panel(const few_range *f, const lot *l, int c) {
-  return f->first + (l->stream + c) * f->apart + l->panel;
-}
-
-/* A single panel is its own partner. */
-ALWAYS const uint8_t *lot_chunk(const few_range *f, const lot *l, int c) {
-  const pe_pack *w = f->o->w;
-  return pe_pack_panel(w, lot_panel(f, l, c < f->panels ? c : 0)) +
-         (uint64_t)(l->block * (f->cols / w->chunk)) * (uint64_t)w->chunk_bytes;
-}
-
-ALWAYS operand lot_operand(const few_range *f, const lot *l) {
-  const pe_int16_rows *x = f->o->x;
-  const int64_t col = (int64_t)l->block * f->cols;
-  return operand_at(x, pe_int16_tile_at(x, 0), col, col / x->act);
-}
-
-/* A buffer holds a panel of COLS columns, or two of COLS / 2. */
-enum { HALF_COLS = COLS / 2 };
-ALWAYS uint8_t *lot_codes(const few_range *f, const lot *l, int c) {
-  return (uint8_t *)f->block->codes[l->buffer] + c * HALF_COLS * LANES;
-}
-ALWAYS float *lot_floats(float *of, int c) { return of + c * (HALF_COLS / 16) * LANES; }
-
-ALWAYS job job_of(const few_range *f, const lot *l) {
-  const operand x = lot_operand(f, l);
-  float *s = f->block->s[l->buffer];
+ALWAYS job few_job(const few_range *f, int64_t i) {
+  const operand x = operand_at(f->o->x, pe_int16_tile_at(f->o->x, 0), 0, 0);
+  pe_int16_block *b = f->block;
   return (job){.x = (const uint8_t *)x.codes,
-               .w = {lot_codes(f, l, 0), lot_codes(f, l, 1)},
+               .w = {(const uint8_t *)b->codes[0], (const uint8_t *)b->codes[1]},
                .scale = x.scale,
-               .s = {s, lot_floats(s, 1)},
-               .groups = lot_groups(f, l),
-               .rows = f->o->x->rows};
+               .s = {f->room->s[0], f->room->s[f->panels - 1]},
+               .groups = (int)f->o->x->groups,
+               .rows = f->o->x->rows,
+               .col = i * f->units * UNIT,
+               .cols = FEW_RING,
+               .line = few_line(f, i),
+               .lines = ring_lines(f)};
 }
 
-static NEVER void lot_scales(const few_range *f, const lot *l, int panels) {
-  pe_int16_block *to = f->block;
-  for (int c = 0; c < panels; c++)
-    scales_of(f->o->w, lot_chunk(f, l, c), lot_chunks(f, l), lot_floats(to->s[l->buffer], c),
-              lot_floats(to->b[l->buffer], c));
+/* What is unpacked while steps run. */
+typedef struct few_feed {
+  int64_t job, unit; /* which comes next, of that job */
+  int64_t units;     /* unpacked units, of all jobs */
+  int summed, ready; /* groups of the job: whose biases are summed, whose scales are there */
+  const uint8_t *chunk[2], *request[2];
+} few_feed;
+
+ALWAYS void feed_job(const few_range *f, few_feed *d, int64_t i) {
+  d->job = i, d->unit = 0, d->summed = d->ready = 0;
+  for (int c = 0; c < 2; c++) {
+    d->chunk[c] = pe_pack_panel(f->o->w, few_panel(f, i, c));
+    d->request[c] = d->chunk[c] + FEW_AHEAD;
+  }
 }
 
-/* Adds the biases of n rows from `first` on. */
-ALWAYS void few_bias(const few_range *f, const lot *l, int c, float *to, int first, const int n) {
-  const float *scaled = lot_operand(f, l).scaled, *b = lot_floats(f->block->b[l->buffer], c);
-  const int rows = f->o->x->rows, groups = lot_groups(f, l);
-  vf sum[LOT_BIASES];
-  for (int r = 0; r < n; r++) sum[r] = load(to + (first + r) * LANES);
-  for (int g = 0; g < groups; g++)
-    for (int r = 0; r < n; r++)
-      sum[r] = fma_(load(b + g * LANES), splat(scaled[g * rows + first + r]), sum[r]);
-  for (int r = 0; r < n; r++) store(to + (first + r) * LANES, sum[r]);
-}
-static NEVER void few_biases(const few_range *f, const lot *l, int c, float *to) {
+/* Adds the biases of n rows from `first` on of panel c: groups from .. to - 1. */
+ALWAYS void few_bias(const few_range *f, int64_t i, int from, int to, int c, int first,
+                     const int n) {
   const int rows = f->o->x->rows;
-  int r = 0;
-  for (; r + LOT_BIASES <= rows; r += LOT_BIASES) few_bias(f, l, c, to, r, LOT_BIASES);
-  for (; r < rows; r++) few_bias(f, l, c, to, r, 1);
+  const float *scaled = f->o->x->scaled + first, *b = f->room->b[c];
+  const int64_t line = few_line(f, i);
+  float *sums = f->room->bias[i & 1] + (c * HALF + first) * LANES;
+  vf sum[FEW_BIASES];
+  for (int r = 0; r < n; r++) sum[r] = from ? load(sums + r * LANES) : (vf){0};
+  for (int g = from; g < to; g++) {
+    const vf v = load(b + ((line + g) & (ring_lines(f) - 1)) * LANES);
+    for (int r = 0; r < n; r++) sum[r] = fma_(v, splat(scaled[g * rows + r]), sum[r]);
+  }
+  for (int r = 0; r < n; r++) store(sums + r * LANES, sum[r]);
 }
-
-/* A lot all groups of which are in its sums. */
-static NEVER void end_lot(const few_range *f, const lot *l, few_sums *sums) {
+static NEVER void few_biases(const few_range *f, few_feed *d) {
+  const int rows = f->o->x->rows;
   for (int c = 0; c < f->panels; c++) {
-    const int at = c * HALF * LANES;
-    if (f->o->w->bias) few_biases(f, l, c, sums->bias + at);
-    if (l->block + 1 == f->blocks)
-      finish(f->o, sums->acc + at, sums->bias + at, LANES, lot_panel(f, l, c), 0, f->o->x->rows);
+    int r = 0;
+    for (; r + FEW_BIASES <= rows; r += FEW_BIASES)
+      few_bias(f, d->job, d->summed, d->ready, c, r, FEW_BIASES);
+    for (; r < rows; r++) few_bias(f, d->job, d->summed, d->ready, c, r, 1);
   }
-  if (l->block + 1 == f->blocks) memset(sums, 0, sizeof *sums);
+  d->summed = d->ready;
 }
 
-/* What is unpacked while other steps run: UNIT columns of one panel, or two, at a time. */
-typedef struct few_next {
-  const pe_pack *w;
-  const uint8_t *chunk[2];
-  uint8_t *to[2];
-  int col, cols, group; /* the next column, of how many; and the step that takes it */
-} few_next;
-
-ALWAYS few_next next_of(const few_range *f, const lot *l, bool more) {
+/* The scales of the next span. */
+static NEVER void feed_scales(const few_range *f, few_feed *d) {
   const pe_pack *w = f->o->w;
-  return (few_next){.w = w,
-                    .chunk = {lot_chunk(f, l, 0), lot_chunk(f, l, 1)},
-                    .to = {lot_codes(f, l, 0), lot_codes(f, l, 1)},
-                    .cols = more ? lot_groups(f, l) * w->act : 0};
+  const int groups = (int)f->o->x->groups, more = groups - d->ready;
+  const int lines = more < span_lines(f) ? more : span_lines(f);
+  const int per = w->groups * w->times, chunks = (lines + per - 1) / per;
+  const int64_t at = ((few_line(f, d->job) + d->ready) & (ring_lines(f) - 1)) * LANES;
+  for (int c = 0; c < f->panels; c++)
+    scales_of(w, d->chunk[c], chunks, f->room->s[c] + at, f->room->b[c] + at);
+  d->ready += lines;
+  if (w->bias && (d->ready == groups || d->ready - d->summed >= 2 * span_lines(f)))
+    few_biases(f, d);
 }
 
-ALWAYS void unpack_next(few_next *n, const int panels, const form f) {
-  const pe_pack *w = n->w;
-  const int at = n->col & (w->chunk - 1), size = w->chunk_bytes; /* a chunk is a power of two */
-  for (int c = 0; c < panels; c++) {
-    const uint8_t *request = n->chunk[c] + LOT_AHEAD + at * size / w->chunk;
-    for (int i = 0; i < size * UNIT / w->chunk; i += 64) __builtin_prefetch(request + i, 0, 2);
-    unpack_unit(w, n->chunk[c], at, n->to[c] + n->col * LANES, f);
-    if (at + UNIT == w->chunk) n->chunk[c] += size;
+ALWAYS void feed_unit(const few_range *f, few_feed *d, const int panels, const form fm) {
+  const pe_pack *w = f->o->w;
+  const int64_t col = d->unit * UNIT;
+  const int at = (int)(col & (w->chunk - 1)); /* a chunk is a power of two */
+  const int64_t to = d->units * UNIT % FEW_RING * LANES;
+  if (col % FEW_SPAN == 0) feed_scales(f, d);
+  UNROLL for (int c = 0; c < panels; c++) {
+    for (int i = 0; i < f->unit_bytes; i += 64) __builtin_prefetch(d->request[c] + i, 0, 1);
+    d->request[c] += f->unit_bytes;
+    unpack_unit(w, d->chunk[c], at, here((uint8_t *)f->block->codes[c] + to), fm);
+    if (at + UNIT == w->chunk) d->chunk[c] += w->chunk_bytes;
   }
-  n->col += UNIT, n->group += UNIT / w->act;
-}
-ALWAYS void unpack_at(few_next *n, int g, const int panels, const form f) {
-  if (g >= n->group && n->col < n->cols) unpack_next(n, panels, f);
-}
-ALWAYS void unpack_rest(few_next *n, const int panels, const form f) {
-  while (n->col < n->cols) unpack_next(n, panels, f);
+  d->units++;
+  if (++d->unit == f->units && d->job + 1 < f->jobs) feed_job(f, d, d->job + 1);
 }
 
-ALWAYS void run_lots(const few_range *f, const bool half, const form fm) {
+/* While group g of job i is multiplied. */
+ALWAYS void feed(const few_range *f, few_feed *d, int64_t i, int g, const int panels,
+                 const form fm) {
+  const int last = f->units - 1, at = g * f->o->w->act / UNIT;
+  const int64_t unit = i * f->units + (at < last ? at : last);
+  if (d->units < unit + 3 && d->units < f->jobs * f->units && d->job <= i + (g >= 3))
+    feed_unit(f, d, panels, fm);
+}
+
+/* Job i, whose sums are complete. */
+static NEVER void end_few(const few_range *f, int64_t i) {
+  few_room *s = f->room;
+  for (int c = 0; c < f->panels; c++)
+    finish(f->o, s->acc + c * HALF * LANES, s->bias[i & 1] + c * HALF * LANES, LANES,
+           few_panel(f, i, c), 0, f->o->x->rows);
+}
+
+ALWAYS void run_few(const few_range *f, const bool half, const form fm) {
   enum { R = PE_TILE };
   const int panels = half ? 2 : 1;
   const task t = {.act = f->o->w->act, .narrow = f->o->w->base < 8 || f->o->w->offset};
-  few_sums sums[LOT_STREAMS];
   stored_sums s[2];
   vf acc[PE_TILE] = {{0}};
-  lot l = {0}, before, then = {0};
   job past = {.groups = 0}, j;
-  memset(sums, 0, sizeof sums), memset(s, 0, sizeof s);
-  few_next n = next_of(f, &l, true);
-  unpack_rest(&n, panels, fm);
-  lot_scales(f, &l, panels);
-  bool more = next_lot(f, &then);
-  for (bool first = true;; first = false) {
-    j = job_of(f, &l);
-    n = next_of(f, &then, more);
-    const int steps = steps_of(&j), last = steps_of(&past);
-    unpack_at(&n, 0, panels, fm);
-    edge_step(&t, &j, 0, &past, last - 3, EVEN, &s[0], &s[1], acc, R, half);
-    unpack_at(&n, 1, panels, fm);
-    edge_step(&t, &j, 1, &past, last - 2, ODD, &s[1], &s[0], acc, R, half);
-    unpack_at(&n, 2, panels, fm);
-    edge_step(&t, &j, 2, &past, last - 1, EVEN, &s[0], &s[1], acc, R, half);
-    if (!first) store_acc(sums[before.stream].acc, LANES, acc, R);
-    if (!first) end_lot(f, &before, &sums[before.stream]);
-    load_acc(sums[l.stream].acc, LANES, acc, R);
-    if (more) lot_scales(f, &then, panels);
+  few_feed d = {.units = 0};
+  memset(s, 0, sizeof s);
+  feed_job(f, &d, 0);
+  for (int u = 0; u < 2 && u < f->jobs * f->units; u++) feed_unit(f, &d, panels, fm);
+  for (int64_t i = 0; i < f->jobs; i++, past = j) {
+    j = few_job(f, i);
+    const int n = steps_of(&j);
+    edge_step(&t, &j, 0, &past, n - 3, EVEN, &s[0], &s[1], acc, R, half);
+    feed(f, &d, i, 0, panels, fm);
+    edge_step(&t, &j, 1, &past, n - 2, ODD, &s[1], &s[0], acc, R, half);
+    feed(f, &d, i, 1, panels, fm);
+    edge_step(&t, &j, 2, &past, n - 1, EVEN, &s[0], &s[1], acc, R, half);
+    feed(f, &d, i, 2, panels, fm);
+    if (i) store_acc(f->room->acc, LANES, acc, R), end_few(f, i - 1);
+    UNROLL for (int r = 0; r < R; r++) acc[r] = (vf){0};
     int g = 3;
-    for (; g + 1 < steps; g += 2) {
-      unpack_at(&n, g, panels, fm);
+    for (; g + 1 < n; g += 2) {
       step(&t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, half);
-      unpack_at(&n, g + 1, panels, fm);
+      feed(f, &d, i, g, panels, fm);
       step(&t, &j, g + 1, &j, g - 2, EVEN, &s[0], &s[1], acc, R, half);
+      feed(f, &d, i, g + 1, panels, fm);
     }
-    unpack_at(&n, g, panels, fm);
     edge_step(&t, &j, g, &j, g - 3, ODD, &s[1], &s[0], acc, R, half);
-    unpack_rest(&n, panels, fm);
-    if (!more) break;
-    past = j, before = l, l = then;
-    more = next_lot(f, &then);
+    feed(f, &d, i, g, panels, fm);
   }
-  drain(&j, s, acc, R, half);
-  store_acc(sums[l.stream].acc, LANES, acc, R);
-  end_lot(f, &l, &sums[l.stream]);
+  drain(&past, s, acc, R, half);
+  store_acc(f->room->acc, LANES, acc, R);
+  end_few(f, f->jobs - 1);
 }
 
 #define DEFINE_FEW(name)                                                                           \
-  static void few_##name(const few_range *f) { run_lots(f, false, FORM_##name); }                  \
-  static void half_##name(const few_range *f) { run_lots(f, true, FORM_##name); }
+  static void few_##name(const few_range *f) { run_few(f, false, FORM_##name); }                   \
+  static void half_##name(const few_range *f) { run_few(f, true, FORM_##name); }
 EACH_FORM(DEFINE_FEW)
 
 static void (*const few_forms[FORMS][2])(const few_range *) = {
@@ -223,17 +208,19 @@ static void (*const few_forms[FORMS][2])(const few_range *) = {
 /* Panels from .. to - 1. */
 static void few(const pe_int16_product *o, int64_t from, int64_t to, pe_int16_block *block) {
   const bool half = o->x->rows <= HALF;
-  const int cols = half ? HALF_COLS : COLS;
+  const int panels = half ? 2 : 1;
+  few_room room;
   few_range f = {.o = o,
                  .block = block,
                  .first = from,
-                 .apart = (to - from) / LOT_STREAMS,
-                 .streams = half ? 1 : LOT_STREAMS,
-                 .panels = half ? LOT_STREAMS : 1,
-                 .cols = cols,
-                 .blocks = (int)((o->w->cols + cols - 1) / cols)};
+                 .apart = (to - from) / panels,
+                 .jobs = (to - from) / panels,
+                 .panels = panels,
+                 .units = (int)((o->x->groups * o->w->act + UNIT - 1) / UNIT),
+                 .unit_bytes = o->w->chunk_bytes * UNIT / o->w->chunk,
+                 .room = &room};
   void (*const run)(const few_range *) = few_forms[form_index(o->w)][half];
-  if (f.apart) run(&f);
-  f.first = from + f.apart * LOT_STREAMS, f.apart = to - f.first, f.streams = f.panels = 1;
-  if (f.apart) run(&f);
+  if (f.jobs) run(&f);
+  f.first = from + f.apart * panels, f.jobs = to - f.first, f.panels = 1;
+  if (f.jobs) run(&f);
 }
