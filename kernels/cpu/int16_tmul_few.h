@@ -15,9 +15,9 @@
  * rows that there are read the scales of other groups, and nobody reads their sums. */
 
 enum {
-  FEW_RING = 4 * UNIT, /* columns of codes */
-  FEW_SPAN = 256,      /* columns whose scales are converted at once: whole chunks of every kind */
-  FEW_SPANS = 4,       /* of the ring of scales: of steps, of their sums, and of the next job */
+  FEW_RING = 4 * UNIT,      /* columns of codes */
+  FEW_SPAN = PE_PACK_CHUNK, /* columns whose scales are converted at once: whole chunks */
+  FEW_SPANS = 4, /* of the ring of scales: of steps, of their sums, and of the next job */
   FEW_LINES = FEW_SPANS * FEW_SPAN / 16,
   FEW_BIASES = 8,  /* rows whose biases are summed together */
   FEW_AHEAD = 4096 /* bytes of a panel that are requested before they are unpacked */
