@@ -121,6 +121,14 @@ static inline void pe_cpu_range(const pe_cpu_share *s, int64_t items, int64_t *f
   *to = *from + each + (s->task < rest);
 }
 
+/* Does this share take the item? Items go to tasks forwards and backwards in turn: where later ones
+ * take longer, a task that has taken a short one takes a long one next. Ops that go through the
+ * same items in the same order take each of them on the same core, where its data still is. */
+static inline bool pe_cpu_takes(const pe_cpu_share *s, int64_t item) {
+  const int64_t at = item % s->tasks;
+  return (item / s->tasks % 2 ? s->tasks - 1 - at : at) == s->task;
+}
+
 static inline float *pe_cpu_row(const pe_cpu_view *v, int64_t row) { return v->at + row * v->step; }
 /* The plane of a row's feature; NULL: the row is a token. */
 static inline const float *pe_cpu_feature(const pe_step *s, int64_t row, int32_t plane) {

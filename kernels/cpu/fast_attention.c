@@ -86,7 +86,7 @@ static void gather_queries(const pe_gathering *g) {
     for (int64_t h = 0; h < g->heads; h++, x += key, to += pe_query_step(key))
       g->c->prim->rescale(x, a->scale, NULL, 0, key, to);
   }
-  version_of(g->c)->prepare(g->query, g->rows * g->heads, key);
+  g->version->prepare(g->query, g->rows * g->heads, key);
 }
 
 /* The partial results of stretch j. A row that sees no key of it gets -infinity. */
@@ -94,7 +94,7 @@ static void attend(const pe_gathering *g, int64_t j, float *result) {
   pe_stretch s = {.base = j * PE_STRETCH, .low = pe_row_low(g, 0)};
   if (s.low < s.base) s.low = s.base;
   s.end = pe_cpu_least(pe_row_end(g, g->rows - 1), s.base + PE_STRETCH);
-  version_of(g->c)->attend(g, &s, result);
+  g->version->attend(g, &s, result);
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
@@ -195,20 +195,13 @@ static void attend_all(const pe_gathering *g, float *all, float *partial) {
     finish(g->c, g->first + q / g->heads, g->head + q % g->heads, all + q * each);
 }
 
-/* Later rows of a segment see more keys. So tasks take their items forwards and backwards in turn:
- * a task that has taken a short one takes a long one next. */
-static bool takes(const pe_cpu_share *share, int64_t item) {
-  const int64_t at = item % share->tasks;
-  return (item / share->tasks % 2 ? share->tasks - 1 - at : at) == share->task;
-}
-
 /* The stretches of a gathering that this share takes, into shared memory. *item counts them all. */
 static void attend_some(const pe_gathering *g, const pe_cpu_share *share, int64_t *item,
                         float *partial) {
   const int64_t each = pe_result_step(g->c->args.attention.value), first = first_stretch(g);
   bool gathered = false;
   for (int64_t j = first, end = end_stretch(g); j < end; j++) {
-    if (!takes(share, (*item)++)) continue;
+    if (!pe_cpu_takes(share, (*item)++)) continue;
     if (!gathered) gather_queries(g);
     gathered = true;
     attend(g, j, partial);
@@ -243,28 +236,31 @@ static int64_t most_queries(const pe_cpu_call *c, const split *s) {
   return (queries + PE_QUERY_GROUP - 1) / PE_QUERY_GROUP * PE_QUERY_GROUP;
 }
 
+/* Later rows of a segment see more keys. Heads of a segment come one after the other as in `store`,
+ * so that a core reads the keys that it has just stored. */
 static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_attention_args *a = &c->args.attention;
   const split s = split_of(c);
   const int64_t group = a->heads / a->cache.heads, queries = most_queries(c, &s);
   const int64_t rows = s.apart ? s.rows : rows_of(c, &s, share->tasks);
-  pe_gathering g = {.c = c};
+  pe_gathering g = {.c = c, .version = version_of(c)};
   g.query = (float *)(((uintptr_t)share->scratch + 63) & ~(uintptr_t)63);
   g.score = g.query + queries * pe_query_step(a->cache.key);
   float *all = g.score + queries * PE_SCORE_STEP;
   float *partial = all + queries * pe_result_step(a->value);
   g.room = partial + queries * pe_result_step(a->value);
-  for (int64_t part = 0, item = 0; part < a->cache.heads * s.parts; part++) {
-    g.head = (int32_t)(part / s.parts * group + part % s.parts * s.heads);
-    g.heads = (int32_t)pe_cpu_least(s.heads, group - part % s.parts * s.heads);
-    for (int32_t i = 0; i < c->step->segments; i++) {
-      g.segment = &c->step->segment[i];
-      g.kv = pe_cpu_kv_of(c, &a->cache, g.segment), g.kv.head = part / s.parts;
+  for (int64_t i = 0, item = 0; i < c->step->segments; i++) {
+    g.segment = &c->step->segment[i];
+    g.kv = pe_cpu_kv_of(c, &a->cache, g.segment);
+    for (int64_t part = 0; part < a->cache.heads * s.parts; part++) {
+      g.head = (int32_t)(part / s.parts * group + part % s.parts * s.heads);
+      g.heads = (int32_t)pe_cpu_least(s.heads, group - part % s.parts * s.heads);
+      g.kv.head = part / s.parts;
       for (int64_t r = 0; r < g.segment->count; r += rows) {
         g.first = g.segment->first + r, g.rows = pe_cpu_least(rows, g.segment->count - r);
         if (s.apart)
           attend_some(&g, share, &item, partial);
-        else if (takes(share, item++))
+        else if (pe_cpu_takes(share, item++))
           attend_all(&g, all, partial);
       }
     }

@@ -20,8 +20,10 @@ enum {
   PE_QUERY_GROUP = 16 /* queries that exist in memory at least, and those of smaller gatherings */
 };
 
+typedef struct pe_attention_version pe_attention_version;
 typedef struct pe_gathering {
   const pe_cpu_call *c;
+  const pe_attention_version *version;
   const pe_segment *segment;
   pe_cpu_kv kv;
   int64_t first, rows; /* rows of the step */
@@ -54,7 +56,7 @@ typedef struct pe_stretch {
   int64_t base, low, end;
 } pe_stretch;
 
-typedef struct pe_attention_version {
+struct pe_attention_version {
   int32_t queries; /* of a gathering, at most; a multiple of PE_QUERY_GROUP */
   /* Queries, n values each, become what `attend` wants. */
   void (*prepare)(float *query, int64_t queries, int64_t n);
@@ -62,7 +64,7 @@ typedef struct pe_attention_version {
    * Keys that a row does not see have no effect, whatever is stored there. */
   void (*attend)(const pe_gathering *g, const pe_stretch *s, float *result);
   int64_t (*room)(const pe_attention_args *a); /* floats of g->room */
-} pe_attention_version;
+};
 
 extern const pe_attention_version pe_attention_vectors;
 /* The version for a layer on this machine. */

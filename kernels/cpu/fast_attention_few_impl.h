@@ -32,7 +32,8 @@ static void catch_up(const pending *p) {
   end_products(p);
 }
 
-ALWAYS void unpack_eight(const lines *l, int64_t from, uint8_t *out) {
+/* Eight lines of n columns, 64 or 32. */
+ALWAYS void unpack_eight(const lines *l, int64_t from, const int64_t n, uint8_t *out) {
   for (int64_t i = from; i < from + 8; i += 2) {
     const uint8_t *x = l->at + i * l->step, *y = x + l->step;
     if (l->ahead) {
@@ -42,78 +43,115 @@ ALWAYS void unpack_eight(const lines *l, int64_t from, uint8_t *out) {
       __builtin_prefetch(next + l->step, 0, 2);
       __builtin_prefetch(next + l->step + 64, 0, 2);
     }
-    for (int64_t c = 0; c < 4; c++)
+    for (int64_t c = 0; c < n / COLS; c++)
       put_words(HALVES(x + c * 32), HALVES(y + c * 32), out + c * 2 * PLANE + i * 32, 1);
   }
 }
 
-/* Unpacks a block of n columns and makes the products of the one before it. */
-static void unpack_next(const lines *l, int64_t n, uint8_t *out, const pending *p) {
-  if (n != 4 * COLS || p->n != 4 || l->from > 0 || l->to < BLOCK) {
-    unpack(l, n, true, out);
-    catch_up(p);
-    return;
-  }
+static void unpack_four(const lines *l, uint8_t *out, const pending *p) {
   begin_products(p);
-  unpack_eight(l, 0, out);
+  unpack_eight(l, 0, 4 * COLS, out);
   ONE(0, p->right);
-  unpack_eight(l, 8, out);
+  unpack_eight(l, 8, 4 * COLS, out);
   ONE(1, p->right + 2 * PLANE);
-  unpack_eight(l, 16, out);
+  unpack_eight(l, 16, 4 * COLS, out);
   ONE(2, p->right + 4 * PLANE);
-  unpack_eight(l, 24, out);
+  unpack_eight(l, 24, 4 * COLS, out);
   ONE(3, p->right + 6 * PLANE);
   end_products(p);
 }
 
-static void scores_of_few(const pe_gathering *g, const pe_stretch *s) {
-  const int64_t key = g->kv.args->key, panel = pe_kv_panel(g->kv.args);
-  uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
-  pending p = {.left_step = (size_t)pe_query_step(key) * 4, .sums_step = PE_SCORE_STEP * 4};
-  TILES_BEGIN((int)queries_of(g));
-  for (int64_t t = s->low - s->low % panel; t < s->end; t += panel) {
-    const uint8_t *at = panel_at(g, t), *ahead = after_panel(g, s, t);
-    for (int64_t i = 0; i < key; i += BLOCK) {
-      right = right == room ? room + 4 * 2 * PLANE : room;
-      unpack_next(&(lines){at + i * panel * 2, panel * 2, 0, key - i, ahead + i * panel * 2}, panel,
-                  right, &p);
-      p.left = (const uint8_t *)g->query + i / BLOCK * BLOCK_BYTES, p.right = right;
-      p.n = (int)tiles_of(panel), p.clear = i == 0;
-      p.sums = i + BLOCK < key ? NULL : (uint8_t *)(g->score + (t - s->base));
-    }
-  }
-  catch_up(&p);
-  TILES_END;
+static void unpack_two(const lines *l, uint8_t *out, const pending *p) {
+  begin_products(p);
+  unpack_eight(l, 0, 2 * COLS, out);
+  unpack_eight(l, 8, 2 * COLS, out);
+  ONE(0, p->right);
+  unpack_eight(l, 16, 2 * COLS, out);
+  unpack_eight(l, 24, 2 * COLS, out);
+  ONE(1, p->right + 2 * PLANE);
+  end_products(p);
 }
 
-/* As in scores_of_few, 64 columns at a time. Memory is read in its order; the
- * sums of so few queries are soon loaded and stored. */
-static void values_of_few(const pe_gathering *g, const pe_stretch *s, float *result) {
+/* Unpacks a block of n columns and makes the products of the one before it. */
+static void unpack_next(const lines *l, int64_t n, uint8_t *out, const pending *p) {
+  const bool same = n == p->n * COLS && l->from <= 0 && l->to >= BLOCK;
+  if (same && p->n == 4) {
+    unpack_four(l, out, p);
+  } else if (same && p->n == 2) {
+    unpack_two(l, out, p);
+  } else {
+    unpack(l, n, true, out);
+    catch_up(p);
+  }
+}
+
+/* The columns of the panel of token t that hold keys, in whole cache lines. */
+static int64_t columns_of(const pe_stretch *s, int64_t t, int64_t panel) {
+  return pe_cpu_least(panel, (s->end - t + BLOCK - 1) / BLOCK * BLOCK);
+}
+
+/* What is read after line i of the panel of token t; NULL: nothing. */
+static const uint8_t *ahead_of(const pe_gathering *g, const pe_stretch *s, int64_t t, int64_t i) {
+  const pe_cache_args *a = g->kv.args;
+  const int64_t at = i * pe_kv_panel(a) * 2;
+  if (t + pe_kv_panel(a) >= s->end && at >= (s->end - s->low) * a->value * 2) return NULL;
+  return after_panel(g, s, t) + at;
+}
+
+/* Room for two blocks, taken in turn: the one that does not wait for its products. */
+static uint8_t *other_room(const pe_gathering *g, const pending *p) {
+  uint8_t *room = (uint8_t *)(void *)g->room;
+  return p->right == room ? room + 4 * 2 * PLANE : room;
+}
+
+/* The products of the last block are left to do. */
+static void scores_of_few(const pe_gathering *g, const pe_stretch *s, pending *p) {
+  const int64_t key = g->kv.args->key, panel = pe_kv_panel(g->kv.args);
+  p->left_step = (size_t)pe_query_step(key) * 4, p->sums_step = PE_SCORE_STEP * 4;
+  for (int64_t t = s->low - s->low % panel; t < s->end; t += panel) {
+    const uint8_t *at = panel_at(g, t);
+    const int64_t columns = columns_of(s, t, panel);
+    for (int64_t i = 0; i < key; i += BLOCK) {
+      uint8_t *right = other_room(g, p);
+      unpack_next(&(lines){at + i * panel * 2, panel * 2, 0, key - i, ahead_of(g, s, t, i)},
+                  columns, right, p);
+      p->left = (const uint8_t *)g->query + i / BLOCK * BLOCK_BYTES, p->right = right;
+      p->n = (int)tiles_of(columns), p->clear = i == 0;
+      p->sums = i + BLOCK < key ? NULL : (uint8_t *)(g->score + (t - s->base));
+    }
+  }
+}
+
+/* As in scores_of_few, 64 columns at a time. Memory is read in its order; the sums of so few
+ * queries are soon loaded and stored. Weights are made after the first values are unpacked, which
+ * does not wait for the products of the scores. */
+static void values_of_few(const pe_gathering *g, const pe_stretch *s, pending *p, aside *weights,
+                          float *result) {
   const int64_t value = g->c->args.attention.value, wide = 4 * COLS;
-  uint8_t *room = (uint8_t *)(void *)g->room, *right = room;
-  pending p = {.left_step = PE_SCORE_STEP * 4, .sums_step = (size_t)pe_result_step(value) * 4};
-  TILES_BEGIN((int)queries_of(g));
   for (int64_t t = s->low - s->low % BLOCK; t < s->end; t += BLOCK) {
     lines l = value_lines(g, t, s->low, s->end, g->room + 2 * 4 * 2 * PLANE / 4);
     for (int64_t c = 0; c < value; c += wide, l.at += wide * 2) {
-      right = right == room ? room + 4 * 2 * PLANE : room;
-      unpack_next(&l, pe_cpu_least(value - c, wide), right, &p);
+      uint8_t *right = other_room(g, p);
+      unpack_next(&l, pe_cpu_least(value - c, wide), right, p);
+      weigh_rest(weights);
       if (l.ahead) l.ahead += wide * 2;
-      p.left = (const uint8_t *)(g->score + (t - s->base)), p.right = right;
-      p.n = (int)tiles_of(pe_cpu_least(value - c, wide));
-      p.sums = (uint8_t *)(result + c);
-      p.from = t > s->low ? p.sums : NULL, p.clear = !p.from;
+      p->left_step = PE_SCORE_STEP * 4, p->sums_step = (size_t)pe_result_step(value) * 4;
+      p->left = (const uint8_t *)(g->score + (t - s->base)), p->right = right;
+      p->n = (int)tiles_of(pe_cpu_least(value - c, wide));
+      p->sums = (uint8_t *)(result + c);
+      p->from = t > s->low ? p->sums : NULL, p->clear = !p->from;
     }
   }
-  catch_up(&p);
-  TILES_END;
+  catch_up(p);
 }
 
 static void attend_few(const pe_gathering *g, const pe_stretch *s, float *result) {
-  part p = part_of(g, s, 0, 0, result);
-  aside a = aside_of(&p, 1);
-  scores_of_few(g, s);
-  weigh_rest(&a);
-  values_of_few(g, s, result);
-  put_sums(&p);
+  part weighed = part_of(g, s, 0, 0, result);
+  aside weights = aside_of(&weighed, 1);
+  pending p = {0};
+  TILES_BEGIN((int)queries_of(g));
+  scores_of_few(g, s, &p);
+  values_of_few(g, s, &p, &weights, result);
+  TILES_END;
+  put_sums(&weighed);
 }

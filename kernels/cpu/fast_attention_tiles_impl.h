@@ -106,9 +106,9 @@ ALWAYS void unpack_all(const lines *l, int64_t n, uint8_t *out, const int halves
       }
     int64_t col = 0;
     uint8_t *to = out;
-    if (x && y)
-      for (; col + COLS <= n; col += COLS, to += 2 * PLANE)
-        put_words(whole(x, col, halves), whole(y, col, halves), to, halves);
+    for (; col + COLS <= n; col += COLS, to += 2 * PLANE)
+      put_words(x ? whole(x, col, halves) : splat(0), y ? whole(y, col, halves) : splat(0), to,
+                halves);
     for (; col < n; col += COLS, to += 2 * PLANE)
       put_words(numbers(x, col, n, halves), numbers(y, col, n, halves), to, halves);
   }

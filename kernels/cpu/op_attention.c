@@ -88,7 +88,7 @@ static void store_run(const pe_cpu_call *c, const pe_cpu_share *share) {
       s.first = segment->first + (s.token - segment->past);
       s.count = pe_cpu_least(end - s.token, together - s.token % together);
       for (s.kv.head = 0; s.kv.head < cache->heads; s.kv.head++) {
-        if (item++ % share->tasks != share->task) continue;
+        if (!pe_cpu_takes(share, item++)) continue;
         store_keys(&s, share->scratch);
         if (cache->value) store_values(&s);
       }
