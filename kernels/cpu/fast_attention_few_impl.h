@@ -101,7 +101,7 @@ static const uint8_t *ahead_of(const pe_gathering *g, const pe_stretch *s, int64
 /* Room for two blocks, taken in turn: the one that does not wait for its products. */
 static uint8_t *other_room(const pe_gathering *g, const pending *p) {
   uint8_t *room = (uint8_t *)(void *)g->room;
-  return p->right == room ? room + 4 * 2 * PLANE : room;
+  return p->right == room ? room + ROOM : room;
 }
 
 /* The products of the last block are left to do. */
@@ -129,7 +129,7 @@ static void values_of_few(const pe_gathering *g, const pe_stretch *s, pending *p
                           float *result) {
   const int64_t value = g->c->args.attention.value, wide = 4 * COLS;
   for (int64_t t = s->low - s->low % BLOCK; t < s->end; t += BLOCK) {
-    lines l = value_lines(g, t, s->low, s->end, g->room + 2 * 4 * 2 * PLANE / 4);
+    lines l = value_lines(g, t, s->low, s->end, g->room + 2 * ROOM / 4);
     for (int64_t c = 0; c < value; c += wide, l.at += wide * 2) {
       uint8_t *right = other_room(g, p);
       unpack_next(&l, pe_cpu_least(value - c, wide), right, p);

@@ -23,6 +23,7 @@ enum {
   BLOCK = 32,        /* numbers that a tile adds up */
   BLOCK_BYTES = 128, /* of a left line: both planes */
   PLANE = 1024,      /* bytes of a right tile */
+  ROOM = 8 * PLANE,  /* of four right tiles, both planes: what few queries unpack at a time */
   KEYS = 64,         /* tokens whose keys are unpacked at a time: 32 KB for 128 values each */
   PIECE = 128,       /* tokens whose weights are made at a time */
   PART = 2 * ROWS    /* queries that go through a stretch together */
@@ -570,7 +571,7 @@ static void attend(const pe_gathering *g, const pe_stretch *s, float *result) {
 }
 
 static int64_t room(const pe_attention_args *a) {
-  const int64_t row = 2 * 4 * 2 * PLANE / 4 + BLOCK * a->value; /* of attend_few */
+  const int64_t row = 2 * ROOM / 4 + BLOCK * a->value; /* of attend_few */
   const int64_t many = places_of(a).all;
   return many > row ? many : row;
 }
