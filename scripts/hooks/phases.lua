@@ -332,7 +332,7 @@ local function drive(script, phase, limits, f, ...)
     if not result[1] then return false, text.first_line(result[2]) end -- late, or out of memory
     if not result[2] then return false, result[3] end -- raised
     if coroutine.status(thread) == "dead" then return true, table.unpack(result, 3, result.n) end
-    if result[3] ~= Wish then return false, "yielded something that is not a wait" end
+    if not rawequal(result[3], Wish) then return false, "yielded something that is not a wait" end
     if not limits.each then left = math.max(left - took, 0.1) end
     args = table.pack(result[4]()) -- here the task of the request waits
   end

@@ -219,7 +219,7 @@ end
 
 local function check_error(status, body)
   if math.type(status) ~= "integer" or status < 400 or status == 500 then
-    error(("status %s: %s"):format(tostring(status), tostring(body):sub(1, 300)))
+    error(("status %s: %s"):format(tostring(status), json.encode(body):sub(1, 600)))
   end
   local object = json.is_object(body) and body.error
   if not json.is_object(object) or type(object.message) ~= "string" then

@@ -58,6 +58,8 @@ local ANYWHERE = {
   recursion = "local function f() return 1 + f() end f()",
   yield = "coroutine.yield(1)",
   yield_wish = "coroutine.yield({}, L)",
+  yield_eq_loop = "coroutine.yield(setmetatable({}, { __eq = L }), L)",
+  yield_eq_true = "coroutine.yield(setmetatable({}, { __eq = function() return true end }), L)",
   returns_number = "return 5",
   returns_function = "return L",
   returns_thread = "return coroutine.create(L)",
