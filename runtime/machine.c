@@ -41,6 +41,95 @@ static bool find_line(const char *path, const char *key, char *out, size_t size)
   return found;
 }
 
+/* ---- control groups -------------------------------------------------------------------------- */
+
+/* A limit that a group sets, in its folder; 0: none. Files of version 2 and of version 1. */
+typedef uint64_t group_limit(const char *group);
+
+static bool read_limit(const char *group, const char *file, char *out, size_t size) {
+  char path[1200];
+  snprintf(path, sizeof path, "%s/%s", group, file);
+  return find_line(path, "", out, size);
+}
+
+/* Cores, rounded up. Version 2 has "quota period" or "max period" in one file, version 1 two files
+ * and -1. */
+static uint64_t cores_of(const char *group) {
+  char text[64], per[64];
+  long long quota = 0, period = 0;
+  if (read_limit(group, "cpu.max", text, sizeof text)) {
+    if (sscanf(text, "%lld %lld", &quota, &period) != 2) return 0;
+  } else if (read_limit(group, "cpu.cfs_quota_us", text, sizeof text) &&
+             read_limit(group, "cpu.cfs_period_us", per, sizeof per)) {
+    quota = strtoll(text, NULL, 10), period = strtoll(per, NULL, 10);
+  }
+  if (quota <= 0 || period <= 0) return 0;
+  return (uint64_t)(quota / period + (quota % period != 0));
+}
+
+static uint64_t bytes_of(const char *group) {
+  char text[64];
+  if (!read_limit(group, "memory.max", text, sizeof text) &&
+      !read_limit(group, "memory.limit_in_bytes", text, sizeof text))
+    return 0;
+  return strtoull(text, NULL, 10); /* "max" reads as 0 */
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
+
+/* The least limit of a group and of those around it, up to the root. */
+static uint64_t climb(const char *root, const char *group, group_limit *limit) {
+  char at[1100];
+  const size_t end = strlen(root);
+  uint64_t found = 0;
+  if (*group != '/' || snprintf(at, sizeof at, "%s%s", root, group) >= (int)sizeof at) return 0;
+  for (;; *strrchr(at, '/') = 0) {
+    found = least(found, limit(at));
+    if (strlen(at) <= end) return found;
+  }
+}
+
+/* Is a word in a list with commas? */
+static bool lists(const char *list, const char *word) {
+  const size_t n = strlen(word);
+  for (; *list; list += strcspn(list, ","), list += *list == ',')
+    if (strcspn(list, ",") == n && !strncmp(list, word, n)) return true;
+  return false;
+}
+
+/* Groups are mounted in `folder`: of version 2 there or in `unified`, of version 1 in a folder for
+ * each controller. Those of this process are in the file `groups`, in lines of
+ * "number:controllers:path"; version 2 names no controllers. A container may see paths that are
+ * not mounted there, and its own group as the root. */
+static uint64_t limit_by(const char *folder, const char *groups, const char *controller,
+                         group_limit *limit) {
+  char unified[300], own[300], line[1100];
+  snprintf(unified, sizeof unified, "%s/unified", folder);
+  snprintf(own, sizeof own, "%s/%s", folder, controller);
+  uint64_t found = least(limit(folder), least(limit(unified), limit(own)));
+  FILE *f = fopen(groups, "r");
+  while (f && fgets(line, sizeof line, f)) {
+    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+    if (!path) continue;
+    *path++ = 0, path[strcspn(path, "\n")] = 0, list++;
+    if (!*list)
+      found = least(found, least(climb(folder, path, limit), climb(unified, path, limit)));
+    else if (lists(list, controller))
+      found = least(found, climb(own, path, limit));
+  }
+  if (f) fclose(f);
+  return found;
+}
+
+static const char *const CGROUPS = "/sys/fs/cgroup", *const OWN_GROUPS = "/proc/self/cgroup";
+
+int pe_machine_quota(const char *folder, const char *groups) {
+  const uint64_t cores = limit_by(folder, groups, "cpu", cores_of);
+  return cores < INT_MAX ? (int)cores : 0;
+}
+
+/* ---- the system ------------------------------------------------------------------------------ */
+
 static uint64_t kilobytes(const char *key) {
   char text[64];
   return find_line("/proc/meminfo", key, text, sizeof text) ? strtoull(text, NULL, 10) * 1024 : 0;
@@ -51,12 +140,8 @@ static void ask_system(pe_machine *m) {
     find_line("/proc/cpuinfo", "CPU part", m->cpu, sizeof m->cpu);
   m->memory = kilobytes("MemTotal");
   m->memory_available = kilobytes("MemAvailable");
-  char text[64];
-  if (find_line("/sys/fs/cgroup/memory.max", "", text, sizeof text) ||
-      find_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", text, sizeof text)) {
-    uint64_t limit = strtoull(text, NULL, 10); /* "max" reads as 0 */
-    if (limit < m->memory) m->memory_limit = limit;
-  }
+  const uint64_t limit = limit_by(CGROUPS, OWN_GROUPS, "memory", bytes_of);
+  if (limit < m->memory) m->memory_limit = limit;
 }
 
 #elif defined(__APPLE__)
@@ -88,43 +173,16 @@ static void ask_system(pe_machine *m) {
 static void ask_system(pe_machine *m) { (void)m; }
 #endif
 
-#if defined(__linux__)
-/* CPUs that a quota of the control group allows, rounded up; 0: no limit. Version 2 has "quota
- * period" or "max period" in one file, version 1 two files and -1. */
-int pe_machine_quota(const char *folder) {
-  char path[512], text[64];
-  long long quota = 0, period = 0;
-  snprintf(path, sizeof path, "%s/cpu.max", folder);
-  if (find_line(path, "", text, sizeof text)) {
-    if (sscanf(text, "%lld %lld", &quota, &period) != 2) return 0;
-  } else {
-    snprintf(path, sizeof path, "%s/cpu/cpu.cfs_quota_us", folder);
-    if (!find_line(path, "", text, sizeof text)) return 0;
-    quota = strtoll(text, NULL, 10);
-    snprintf(path, sizeof path, "%s/cpu/cpu.cfs_period_us", folder);
-    if (!find_line(path, "", text, sizeof text)) return 0;
-    period = strtoll(text, NULL, 10);
-  }
-  if (quota <= 0 || period <= 0) return 0;
-  long long cores = quota / period + (quota % period != 0);
-  return cores < INT_MAX ? (int)cores : 0;
-}
-#else
-int pe_machine_quota(const char *folder) {
-  (void)folder;
-  return 0;
-}
-#endif
-
 static int cores_online(void) {
   long n = sysconf(_SC_NPROCESSORS_ONLN);
   return n > 0 ? (int)n : 1;
 }
 
 int pe_machine_cores(void) {
-  int cores = cores_online(), quota = pe_machine_quota("/sys/fs/cgroup");
+  int cores = cores_online(), quota = 0;
 #if defined(__linux__)
   cpu_set_t set;
+  quota = pe_machine_quota(CGROUPS, OWN_GROUPS);
   if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0) cores = CPU_COUNT(&set);
 #endif
   return quota && quota < cores ? quota : cores;

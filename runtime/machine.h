@@ -22,8 +22,10 @@ typedef struct pe_machine {
 
 void pe_machine_read(pe_machine *out);
 int pe_machine_cores(void); /* cores this process may use, at least 1 */
-/* Cores that the CPU quota of the control group mounted here allows, rounded up; 0: no limit. */
-int pe_machine_quota(const char *folder);
+/* Linux: cores that CPU quotas allow, rounded up; 0: no limit. That of the process's control group
+ * counts, and those of all groups around it. folder: where groups are mounted (/sys/fs/cgroup);
+ * groups: the file that names those of the process (/proc/self/cgroup). */
+int pe_machine_quota(const char *folder, const char *groups);
 
 /* Raises the limit of open files to the hard limit; *files is the new limit (UINT64_MAX: none). */
 pe_status pe_machine_raise_files(uint64_t *files, pe_error *err);

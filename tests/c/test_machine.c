@@ -135,28 +135,71 @@ static void drop(const char *name) {
   CHECK_INT(remove(path), 0);
 }
 
-static void test_quota(void) {
+static void make(const char *name) {
+  char path[300];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  CHECK_INT(mkdir(path, 0700), 0);
+}
+
+static int quota(void) {
+  char groups[300];
+  snprintf(groups, sizeof groups, "%s/groups", folder);
+  return pe_machine_quota(folder, groups);
+}
+
+static void open_folder(void) {
   const char *tmp = getenv("TMPDIR");
   snprintf(folder, sizeof folder, "%s/perigee-cgroup-XXXXXX", tmp ? tmp : "/tmp");
   CHECK(mkdtemp(folder) != NULL);
-  CHECK_INT(pe_machine_quota(folder), 0);
+}
+
+/* A container sees its own group as the root. */
+static void test_quota(void) {
+  open_folder();
+  CHECK_INT(quota(), 0);
   put("cpu.max", "200000 100000\n");
-  CHECK_INT(pe_machine_quota(folder), 2);
+  CHECK_INT(quota(), 2);
   put("cpu.max", "150000 100000\n"); /* a core and a half keeps two threads busy */
-  CHECK_INT(pe_machine_quota(folder), 2);
+  CHECK_INT(quota(), 2);
   put("cpu.max", "max 100000\n");
-  CHECK_INT(pe_machine_quota(folder), 0);
+  CHECK_INT(quota(), 0);
   put("cpu.max", "nonsense");
-  CHECK_INT(pe_machine_quota(folder), 0);
+  CHECK_INT(quota(), 0);
   drop("cpu.max");
-  char cpu[300];
-  snprintf(cpu, sizeof cpu, "%s/cpu", folder);
-  CHECK_INT(mkdir(cpu, 0700), 0);
+  make("cpu");
   put("cpu/cpu.cfs_quota_us", "400000\n"), put("cpu/cpu.cfs_period_us", "100000\n");
-  CHECK_INT(pe_machine_quota(folder), 4);
+  CHECK_INT(quota(), 4);
   put("cpu/cpu.cfs_quota_us", "-1\n");
-  CHECK_INT(pe_machine_quota(folder), 0);
+  CHECK_INT(quota(), 0);
   drop("cpu/cpu.cfs_quota_us"), drop("cpu/cpu.cfs_period_us"), drop("cpu");
+  CHECK_INT(rmdir(folder), 0);
+}
+
+/* Groups in groups, as those of services: the least of all quotas around the process counts. */
+static void test_nested_quota(void) {
+  open_folder();
+  make("a"), make("a/b"), make("cpu"), make("cpu/c"), make("unified"), make("unified/a");
+  put("groups", "0::/a/b\n");
+  CHECK_INT(quota(), 0);
+  put("a/b/cpu.max", "600000 100000\n");
+  CHECK_INT(quota(), 6);
+  put("a/cpu.max", "500000 100000\n");
+  CHECK_INT(quota(), 5);
+  put("a/cpu.max", "max 100000\n");
+  CHECK_INT(quota(), 6);
+  put("unified/a/cpu.max", "300000 100000\n"); /* where both versions are mounted */
+  CHECK_INT(quota(), 3);
+  put("cpu/c/cpu.cfs_quota_us", "200000\n"), put("cpu/c/cpu.cfs_period_us", "100000\n");
+  CHECK_INT(quota(), 3);
+  put("groups", "4:cpuset:/c\n3:cpuacct,cpu:/c\n0::/a/b\n");
+  CHECK_INT(quota(), 2);
+  put("groups", "4:cpuset:/c\n3:cpuacct:/c\n0::/elsewhere/b\n");
+  CHECK_INT(quota(), 0);
+  put("groups", "0::/a/../a/b\n0:\n:\n\n0::a\n");
+  CHECK_INT(quota(), 3);
+  drop("groups"), drop("a/b/cpu.max"), drop("a/cpu.max"), drop("unified/a/cpu.max");
+  drop("cpu/c/cpu.cfs_quota_us"), drop("cpu/c/cpu.cfs_period_us");
+  drop("a/b"), drop("a"), drop("cpu/c"), drop("cpu"), drop("unified/a"), drop("unified");
   CHECK_INT(rmdir(folder), 0);
 }
 #endif
@@ -167,6 +210,7 @@ static const check_test tests[] = {{"machine", test_machine},
                                    {"kernels", test_kernels},
 #if defined(__linux__)
                                    {"quota", test_quota},
+                                   {"nested quota", test_nested_quota},
 #endif
 #if defined(__x86_64__) && defined(__linux__)
                                    {"features_of_the_kernel", test_features_of_the_kernel},
