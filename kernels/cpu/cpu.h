@@ -30,7 +30,8 @@ typedef struct pe_cpu_view { /* row r starts at at + r * step */
   int64_t step;
 } pe_cpu_view;
 
-typedef struct pe_cpu_call {
+typedef struct pe_cpu_call pe_cpu_call;
+struct pe_cpu_call {
   const pe_step *step;
   const pe_prim *prim;
   bool fast;    /* the precision */
@@ -43,13 +44,14 @@ typedef struct pe_cpu_call {
   const pe_int16_rows *rounded[2];   /* the input for pack and pack2; of `round`: the result */
   const pe_amx16_rows *arranged;     /* the input for mat and mat2; of `arrange`: the result */
   bool rounds;                       /* `rounded` is not filled in: every thread rounds in[0] */
+  const pe_cpu_call *norm;           /* computes in[0] where that is rounded; NULL: it is there */
   uint8_t *cache[2];                 /* of this layer in block 0: keys, values */
   int64_t cache_step;                /* bytes from one block to the next */
   float *state;                      /* of this layer: slot s starts at state + s * state_step */
   int64_t state_step;
   pe_op_args args;
   float *shared; /* pe_cpu_shared floats for all tasks */
-} pe_cpu_call;
+};
 
 /* Task `task` of `tasks`. By pe_cpu_range, each of the first `large` ones takes PE_CPU_LARGE times
  * the work of a later one; ops that share their work otherwise have tasks of one size. */
@@ -57,7 +59,7 @@ enum { PE_CPU_LARGE = 4 };
 typedef struct pe_cpu_share {
   int task, tasks, large;
   float *scratch; /* pe_cpu_scratch floats that no other thread uses meanwhile */
-  bool again;     /* scratch is as another task of the same call has left it */
+  bool again;     /* scratch is as a task has left it that has rounded the same values */
   /* The task after it that reads packed weights, probably, of this call or of a later one; `then`
    * NULL: unknown */
   const pe_cpu_call *then;
@@ -163,6 +165,8 @@ int64_t pe_cpu_transposed_scratch(int64_t out);
 /* One group of a norm. w, b: its weights and biases, or NULL. y may be x. */
 void pe_cpu_normalize(const pe_prim *prim, const pe_norm_args *a, const float *x, const float *w,
                       const float *b, float *y);
+/* A row of the result of a norm. */
+void pe_cpu_norm_row(const pe_cpu_call *c, int64_t row, float *y);
 /* Rotates one head, and normalizes it first; see pe_rope_args. w: weights of the norm, or NULL. y
  * may be x. */
 void pe_cpu_head(const pe_prim *prim, const pe_rope_args *a, const float *w, const float *table,

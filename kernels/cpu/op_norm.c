@@ -19,15 +19,27 @@ void pe_cpu_normalize(const pe_prim *prim, const pe_norm_args *a, const float *x
   if (a->scale != 1.f) prim->rescale(y, a->scale, NULL, 0, n, y);
 }
 
-static void norm_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+/* The group of a row that begins at `at`. */
+static void norm_group(const pe_cpu_call *c, int64_t row, int64_t at, float *y) {
   const pe_norm_args *a = &c->args.norm;
   const bool apart = a->weights > a->width; /* one weight per value of the row, not of a group */
+  const int64_t w = apart ? at : 0;
+  pe_cpu_normalize(c->prim, a, pe_cpu_row(&c->in[0], row) + at, a->weights ? c->vec[0] + w : NULL,
+                   a->layer && c->vec[1] ? c->vec[1] + w : NULL, y);
+}
+
+void pe_cpu_norm_row(const pe_cpu_call *c, int64_t row, float *y) {
+  const pe_norm_args *a = &c->args.norm;
+  for (int64_t i = 0; i < a->count; i++) norm_group(c, row, i * a->width, y + i * a->width);
+}
+
+static void norm_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  const pe_norm_args *a = &c->args.norm;
   int64_t from, to;
   pe_cpu_range(share, (int64_t)c->rows * a->count, &from, &to);
   for (int64_t i = from; i < to; i++) {
-    int64_t row = i / a->count, at = i % a->count * a->width, w = apart ? at : 0;
-    pe_cpu_normalize(c->prim, a, pe_cpu_row(&c->in[0], row) + at, a->weights ? c->vec[0] + w : NULL,
-                     a->layer && c->vec[1] ? c->vec[1] + w : NULL, pe_cpu_row(&c->out, row) + at);
+    const int64_t row = i / a->count, at = i % a->count * a->width;
+    norm_group(c, row, at, pe_cpu_row(&c->out, row) + at);
   }
 }
 

@@ -3,7 +3,8 @@
  *
  * A value is rounded once for all products that read it; the rows of experts are rounded where they
  * are gathered. If the rows are few, every thread rounds all of them for itself (call->rounds):
- * this takes less time than waiting until one thread has. */
+ * this takes less time than waiting until one thread has. A norm whose result is only read rounded
+ * is computed where that happens (call->norm). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/experts.h"
 
@@ -85,6 +86,40 @@ enum { ENOUGH_TILES = 4 };
 
 static bool by_tiles(const pe_int16_rows *x) { return x->tiles >= ENOUGH_TILES; }
 
+/* Rows of a norm are rounded while they are in the first-level cache, of which they take this many
+ * floats at most, if one row does not take more. */
+enum { NORM_FLOATS = 1 << 12 };
+
+static int64_t norm_width(const pe_cpu_call *c) {
+  return (int64_t)c->args.norm.width * c->args.norm.count;
+}
+
+static int32_t norm_rows(const pe_cpu_call *c) {
+  const int64_t rows = NORM_FLOATS / norm_width(c);
+  return rows < 1 ? 1 : (int32_t)rows;
+}
+
+/* Floats of scratch for them. */
+static int64_t norm_floats(const pe_cpu_call *c) {
+  return c->norm ? floats_of((uint64_t)(norm_rows(c->norm) * norm_width(c->norm)) * sizeof(float))
+                 : 0;
+}
+
+/* Rows from .. to - 1 of the input. room: norm_floats. */
+static void round_rows(const pe_cpu_call *c, const pe_int16_rows *out, int32_t from, int32_t to,
+                       float *room) {
+  if (!c->norm) {
+    c->int16->quantize(out, c->in[0].at, c->in[0].step, from, to);
+    return;
+  }
+  const int64_t width = norm_width(c->norm);
+  for (int32_t end; from < to; from = end) {
+    end = (int32_t)pe_cpu_least(from + norm_rows(c->norm), to);
+    for (int32_t r = from; r < end; r++) pe_cpu_norm_row(c->norm, r, room + (r - from) * width);
+    c->int16->quantize(out, room - from * width, width, from, end);
+  }
+}
+
 static void round_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_int16_rows *x = c->rounded[0];
   int64_t from, to;
@@ -93,12 +128,13 @@ static void round_run(const pe_cpu_call *c, const pe_cpu_share *share) {
     from = pe_int16_tile_at(x, (int32_t)from).from;
     to = to < x->tiles ? pe_int16_tile_at(x, (int32_t)to).from : x->rows;
   }
-  c->int16->quantize(c->rounded[0], c->in[0].at, c->in[0].step, (int32_t)from, (int32_t)to);
+  round_rows(c, x, (int32_t)from, (int32_t)to, share->scratch);
 }
 
 static pe_cpu_work round_work(const pe_cpu_call *c) {
   const pe_int16_rows *x = c->rounded[0];
-  return (pe_cpu_work){by_tiles(x) ? x->tiles : x->rows, (double)x->rows * (double)x->cols * 2};
+  return (pe_cpu_work){by_tiles(x) ? x->tiles : x->rows,
+                       (double)x->rows * (double)x->cols * (c->norm ? 4 : 2)};
 }
 
 /* Rounding a value costs two multiply-adds. A product of one row lets each thread read its part of
@@ -111,7 +147,7 @@ int32_t pe_cpu_rounds_most(const pe_pack *w, int threads) {
 
 /* Floats of the rounded inputs of a product in scratch. */
 static int64_t rounded_floats(const pe_cpu_call *c) {
-  int64_t n = 0;
+  int64_t n = c->rounds ? norm_floats(c) : 0;
   for (int i = 0; c->rounds && i < 2; i++)
     if (c->rounded[i] && (!i || c->rounded[1] != c->rounded[0]))
       n += floats_of(pe_int16_bytes(c->rows, c->rounded[i]->cols, c->rounded[i]->act));
@@ -121,19 +157,21 @@ static int64_t rounded_floats(const pe_cpu_call *c) {
 /* Rounds the inputs to scratch, own[0] and own[1], if this call does that. */
 static void round_inputs(const pe_cpu_call *c, const pe_cpu_share *share, pe_int16_rows own[2],
                          const pe_int16_rows *x[2]) {
-  float *room = share->scratch;
+  x[0] = c->rounded[0], x[1] = c->rounded[1];
+  if (!c->rounds) return;
+  float *const lines = share->scratch, *room = lines + norm_floats(c);
   for (int i = 0; i < 2; i++) {
-    const pe_int16_rows *shape = x[i] = c->rounded[i];
-    if (!c->rounds || !shape) continue;
+    const pe_int16_rows *shape = c->rounded[i];
+    if (!shape) continue;
     x[i] = i && shape == c->rounded[0] ? x[0] : &own[i];
     if (x[i] != &own[i]) continue;
     pe_int16_place(c->int16, c->rows, shape->cols, shape->act, room, &own[i]);
     room += floats_of(pe_int16_bytes(c->rows, shape->cols, shape->act));
-    if (!share->again) c->int16->quantize(&own[i], c->in[0].at, c->in[0].step, 0, c->rows);
+    if (!share->again) round_rows(c, &own[i], 0, c->rows, lines);
   }
 }
 
-const pe_cpu_op pe_cpu_round = {.run = round_run, .work = round_work};
+const pe_cpu_op pe_cpu_round = {.run = round_run, .work = round_work, .scratch = norm_floats};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 

@@ -245,6 +245,9 @@ static void resolve_calls(cpu *d) {
     if (c->round >= 0) call->rounded[0] = &d->rounded[c->round];
     for (int k = 0; k < 2; k++)
       if (c->reads[k] >= 0) call->rounded[k] = &d->rounded[c->reads[k]];
+    const int32_t rounded = c->round >= 0 ? c->round : c->reads[0];
+    const int32_t norm = rounded >= 0 ? d->program->rounded[rounded].norm : -1;
+    if (norm >= 0) call->norm = &d->call[norm];
     if (call->rounded[0]) call->arranged = &d->arranged[call->rounded[0] - d->rounded];
   }
 }
@@ -291,7 +294,7 @@ static bool rounded_late(const cpu *d, int32_t rounded) {
 static int tasks_of(const cpu *d, const job *j, int *large) {
   const pe_code *c = &d->program->code[j->call - d->call];
   if (!j->call->rows || (j->outputs_only && !d->step->outputs)) return 0;
-  if (c->round >= 0 && rounded_late(d, c->round)) return 0;
+  if (c->joined || (c->round >= 0 && rounded_late(d, c->round))) return 0;
   return pe_cpu_tasks(j->op, j->call, pe_pool_threads(d->base.pool), large);
 }
 
@@ -439,20 +442,28 @@ static void foresee(const cpu *d, int32_t i, int thread, int own, pe_cpu_share *
   share->then_task = task, share->then_tasks = j->tasks, share->then_large = j->large;
 }
 
-/* Takes tasks of job i until none is left. False: it is late. */
-static bool work_on(cpu *d, int32_t i, int thread, pe_cpu_share *share) {
+/* What this call leaves rounded in the scratch of a thread; NULL: nothing. */
+static const pe_int16_rows *leaves(const pe_cpu_call *c) {
+  return c->rounds ? c->rounded[0] : NULL;
+}
+
+/* Takes tasks of job i until none is left. *left: what the thread has rounded last, if it is still
+ * in its scratch. False: it is late. */
+static bool work_on(cpu *d, int32_t i, int thread, pe_cpu_share *share,
+                    const pe_int16_rows **left) {
   const job *j = &d->job[i];
   mark *m = &d->mark[i];
   int32_t done = 0;
   int own = thread;
   bool stop = false;
-  share->tasks = j->tasks, share->large = j->large, share->again = false;
+  share->tasks = j->tasks, share->large = j->large;
+  share->again = *left && *left == leaves(j->call);
   while (!stop) {
     share->task = take(d, j, m, &own, pe_pool_threads(d->base.pool));
     if (share->task >= j->tasks) break;
     if (j->op->reads) foresee(d, i, thread, own, share);
     j->op->run(j->call, share);
-    share->again = true, done++;
+    *left = leaves(j->call), share->again = *left != NULL, done++;
     stop = late(d);
   }
   if (done && count_up(d, &m->done, done) + done == j->tasks)
@@ -467,12 +478,14 @@ static void walk(void *ctx, int task, int tasks) {
   cpu *d = ctx;
   pe_cpu_share share = {.scratch = floats_of(d->scratch) + task * d->scratch_step};
   pe_profile_clock clock = pe_profile_start(d->base.profile, task);
+  const pe_int16_rows *left = NULL;
   int32_t done = d->first; /* all jobs before this one are */
   for (int32_t i = d->first; i < d->job_count; i++) {
+    if (!d->job[i].tasks) continue;
     for (; done < d->job[i].after; done++)
       if (!wait_for(d, done)) return;
     pe_profile_waited(&clock, i);
-    if (!work_on(d, i, task, &share)) return;
+    if (!work_on(d, i, task, &share, &left)) return;
     pe_profile_worked(&clock, i);
   }
 }

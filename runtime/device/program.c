@@ -18,10 +18,20 @@ static bool writes_place(const pe_code *c, const pe_place *place) {
   return c->round < 0 && c->instr->op != PE_OP_STORE && pe_program_overlap(&c->instr->out, place);
 }
 
-static bool reads_place(const pe_code *c, const pe_place *place) {
+static bool takes_place(const pe_code *c, const pe_place *place) {
   for (int i = 0; i < (c->round < 0 ? PE_NODE_INPUTS : 1); i++)
     if (pe_program_overlap(&c->instr->in[i], place)) return true;
   return false;
+}
+
+/* Does a code read this place, itself or for a joined norm? */
+static bool reads_place(const pe_program *p, const pe_code *c, const pe_place *place) {
+  const int32_t rounded[3] = {c->round, c->reads[0], c->reads[1]};
+  for (int i = 0; i < 3; i++) {
+    const int32_t norm = rounded[i] < 0 ? -1 : p->rounded[rounded[i]].norm;
+    if (norm >= 0 && pe_program_overlap(&p->code[norm].instr->in[0], place)) return true;
+  }
+  return takes_place(c, place);
 }
 
 /* The slots that a code reads, as bits. */
@@ -47,9 +57,9 @@ static bool conflict(const pe_program *p, const pe_code *x, const pe_code *y) {
   if ((written & (slots_read(p, y) | writes)) || (writes & slots_read(p, x))) return true;
   if (x->round < 0 && y->round < 0 && pe_program_share(x->instr, y->instr)) return true;
   if (x->round < 0 && x->instr->op != PE_OP_STORE &&
-      (reads_place(y, &x->instr->out) || writes_place(y, &x->instr->out)))
+      (reads_place(p, y, &x->instr->out) || writes_place(y, &x->instr->out)))
     return true;
-  return y->round < 0 && y->instr->op != PE_OP_STORE && reads_place(x, &y->instr->out);
+  return y->round < 0 && y->instr->op != PE_OP_STORE && reads_place(p, x, &y->instr->out);
 }
 
 static void find_hazards(pe_program *p) {
@@ -95,7 +105,8 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, in
                                               .rows = x->in[0].rows,
                                               .cols = (int32_t)cols,
                                               .act = act,
-                                              .first = p->count};
+                                              .first = p->count,
+                                              .norm = -1};
   *out = p->rounded_count++;
   const pe_code code = {
       .instr = x, .round = *out, .reads = {-1, -1}, .outputs_only = x->outputs_only};
@@ -191,6 +202,54 @@ static pe_status place_slots(pe_program *p, pe_error *err) {
   return PE_OK;
 }
 
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+/* Is the place needed after the last code? */
+static bool is_result(const pe_plan *plan, const pe_place *place) {
+  bool found = pe_program_overlap(&plan->logits, place);
+  for (size_t i = 0; i < plan->tap_count; i++) found |= pe_program_overlap(&plan->tap[i], place);
+  return found;
+}
+
+/* Does this code read a place only as the rounded value, or not at all? */
+static bool reads_rounded(const pe_code *c, int32_t rounded, const pe_place *place) {
+  if (!takes_place(c, place) || c->round == rounded) return true;
+  for (int i = 1; i < PE_NODE_INPUTS; i++)
+    if (pe_program_overlap(&c->instr->in[i], place)) return false;
+  return c->reads[0] == rounded && (c->reads[1] < 0 || c->reads[1] == rounded);
+}
+
+/* The code that has computed a rounded value, if it is a norm of whole rows. */
+static int32_t norm_of(const pe_program *p, const pe_rounded *r) {
+  int32_t i = r->first - 1;
+  while (i >= 0 && !writes_place(&p->code[i], &r->of)) i--;
+  if (i < 0 || p->code[i].instr->op != PE_OP_NORM) return -1;
+  const pe_instr *x = p->code[i].instr;
+  const bool whole = (int64_t)x->args.norm.width * x->args.norm.count == r->cols;
+  return whole && pe_program_same(&x->out, &r->of) && x->in[0].rows == r->rows ? i : -1;
+}
+
+/* Is a norm read by nobody else, and what it reads not overwritten until all of them have run? */
+static bool can_join(const pe_program *p, int32_t rounded, int32_t norm) {
+  const pe_rounded *r = &p->rounded[rounded];
+  const pe_instr *x = p->code[norm].instr;
+  if (r->kind != PE_ROUND_CODES || is_result(p->plan, &x->out)) return false;
+  for (int32_t i = norm + 1; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    if (!reads_rounded(c, rounded, &x->out)) return false;
+    if (i <= r->last && writes_place(c, &x->in[0])) return false;
+    if (writes_place(c, &x->out)) return i > r->last;
+  }
+  return true;
+}
+
+static void join_norms(pe_program *p) {
+  for (int32_t i = 0; i < p->rounded_count; i++) {
+    const int32_t norm = norm_of(p, &p->rounded[i]);
+    if (norm >= 0 && can_join(p, i, norm)) p->rounded[i].norm = norm, p->code[norm].joined = true;
+  }
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *pool,
@@ -204,7 +263,7 @@ pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *
     pe_program_close(p);
     return rc;
   }
-  find_hazards(p);
+  join_norms(p), find_hazards(p);
   *out = p;
   return PE_OK;
 }

@@ -10,7 +10,10 @@
  *     v = linear h           3  k = product of slot 0
  *                            4  v = product of slot 0
  *
- * Slots are memory of the backend; values that are never needed at the same time share one.
+ * Slots are memory of the backend; values that are never needed at the same time share one. Here
+ * nobody else reads h, so code 0 is `joined`: it does not run, and what rounds h computes the norm.
+ * That is code 1, or, if a backend finds that better for few rows, each of 2, 3 and 4. All of them
+ * count as readers of x.
  *
  * All threads of a device walk the codes in order and take tasks of each one as they come. A code
  * that reads what an earlier one writes, or writes what an earlier one reads or writes, must wait
@@ -37,6 +40,7 @@ typedef struct pe_rounded { /* a value as 16-bit numbers */
   int32_t cols, act;   /* act: values that share a scale; of tiles 0 */
   int32_t slot;        /* where it is kept, */
   int32_t first, last; /* from the code that writes it to the last one that reads it */
+  int32_t norm;        /* the joined code whose result it is; -1: none */
 } pe_rounded;
 
 typedef struct pe_code {
@@ -45,6 +49,7 @@ typedef struct pe_code {
   int32_t reads[2];      /* the rounded inputs of both weights; -1: none */
   const pe_pack *pack, *pack2;
   int32_t after;
+  bool joined;       /* a norm, computed where its result is rounded */
   bool outputs_only; /* steps without outputs skip it: so do all its readers if it rounds */
 } pe_code;
 

@@ -77,22 +77,35 @@ typedef struct shape {
   int64_t out, cols;
 } shape;
 
-/* One input and two weights; `two`: whose groups differ, so that it is rounded twice. */
+/* One input, the result of a norm, and two weights; if their groups differ, it is rounded twice. */
 typedef struct model {
   shape s;
   help_matrix w[2];
   float *bias[2], *more, *want[2];
   pe_int16_rows x[2];
   uint8_t *room[2];
-  pe_cpu_call call;
+  pe_cpu_call call, norm;
 } model;
+
+/* A norm of two groups whose result is `out`. */
+static void norm_open(model *m, const pe_cpu_view *out) {
+  m->norm = (pe_cpu_call){.rows = m->s.rows, .prim = pe_prim_best(), .out = *out};
+  m->norm.in[0] = view_new(m->s.rows, m->s.cols), m->norm.vec[0] = randoms(m->s.cols);
+  view_fill(&m->norm.in[0], m->s.rows, m->s.cols);
+  m->norm.args.norm = (pe_norm_args){.width = (int32_t)m->s.cols / 2,
+                                     .count = 2,
+                                     .weights = (int32_t)m->s.cols,
+                                     .eps = 1e-5f,
+                                     .scale = 1};
+  run_tasks(&pe_cpu_norm, &m->norm, 1, false);
+}
 
 static void model_open(model *m, pe_quant first, pe_quant second, shape s) {
   *m = (model){.s = s};
   m->call = (pe_cpu_call){.rows = s.rows, .prim = pe_prim_best(), .int16 = pe_int16_best()};
   pe_cpu_view *in = &m->call.in[0];
   *in = view_new(s.rows, s.cols), m->call.in[1] = view_new(s.rows, s.out);
-  view_fill(in, s.rows, s.cols), view_fill(&m->call.in[1], s.rows, s.out);
+  norm_open(m, in), view_fill(&m->call.in[1], s.rows, s.out);
   for (int i = 0; i < 2; i++) {
     m->w[i] = help_open(i ? second : first, s.out, s.cols, 0, true);
     m->bias[i] = randoms(s.out), m->want[i] = malloc((size_t)(s.rows * s.out) * 4);
@@ -110,20 +123,23 @@ static void model_close(model *m) {
     help_close(&m->w[i]), guard_free(m->room[i]);
     guard_free(m->bias[i]), free(m->want[i]), view_free(&m->call.in[i]);
   }
+  view_free(&m->norm.in[0]), guard_free((void *)(uintptr_t)m->norm.vec[0]);
 }
 
-/* Every way to compute it: rounded by an op, and by the threads. */
+/* Every way to compute it: rounded by an op or by the threads, with the norm or after it. */
 static void check_ways(model *m, const char *what, const pe_cpu_op *op, const float *want) {
   static const int tasks[] = {1, 2, 5};
   pe_cpu_call c = m->call;
-  for (int late = 0; late < 2; late++)
+  for (int way = 0; way < 4; way++)
     for (int i = 0; i < 3; i++) {
-      c.out = view_new(m->s.rows, m->s.out), c.rounds = late;
+      c.out = view_new(m->s.rows, m->s.out), c.rounds = way % 2;
+      c.norm = way > 1 ? &m->norm : NULL;
+      if (c.norm) c.in[0] = (pe_cpu_view){0}; /* nobody computes it */
       for (int k = 0; k < 2; k++) {
         memset(m->room[k], 0xff, pe_int16_bytes(m->s.rows, m->s.cols, m->x[k].act));
         pe_cpu_call round = c;
         round.rounded[0] = &m->x[k];
-        if (!late) run_tasks(&pe_cpu_round, &round, tasks[(i + k) % 3], k);
+        if (!c.rounds) run_tasks(&pe_cpu_round, &round, tasks[(i + k) % 3], k);
       }
       run_tasks(op, &c, tasks[i], i % 2);
       check_lines(what, &c.out, want, m->s.rows, m->s.out);

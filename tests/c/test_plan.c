@@ -7,7 +7,7 @@
 
 enum { WIDTH = 64, INNER = 96, TOKENS = 100, LOGITS = 120, ROWS = 5, EXPERTS = 4, CHOSEN = 2 };
 /* Products that are so wide that two threads round up to four rows for themselves, but not five. */
-enum { WIDE = 512 };
+enum { WIDE = 448 };
 
 static const pe_quant kinds[] = {
     {PE_QUANT_NONE, 0, 0, PE_F32},    {PE_QUANT_AFFINE, 4, 32, PE_BF16},
@@ -447,11 +447,23 @@ static void check_outputs(const model *m, pe_precision precision) {
   }
 }
 
+/* Wide products of three values, one after the other: one of two threads computes two of them. */
+static void three_inputs(model *m) {
+  const pe_value x = embedding(m), y = unary(m, PE_MAP_SILU, x), z = unary(m, PE_MAP_TANH, x);
+  const pe_value a = linear(m, normalised(m, x), "wide.gate", NULL);
+  const pe_value b = linear(m, normalised(m, y), "wide.up", NULL);
+  const pe_value c = linear(m, normalised(m, z), "wide.gate", NULL);
+  const pe_value sum = binary(m, PE_MAP_ADD, binary(m, PE_MAP_MUL, a, b), c);
+  finish(m, linear(m, sum, "wide.down", NULL));
+}
+
 static void test_outputs_same_bits(void) {
-  for (int wide = 0; wide < 2; wide++) {
+  for (int i = 0; i < 3; i++) {
     model m;
     if (!model_open(&m, kinds[1])) return;
-    if (wide)
+    if (i == 2)
+      three_inputs(&m);
+    else if (i == 1)
       layer_of(&m, "wide.gate", "wide.up", "wide.down");
     else
       layer(&m);
@@ -460,8 +472,9 @@ static void test_outputs_same_bits(void) {
   }
 }
 
-/* What a step of `fast` costs, by job: one that fills the cache only, and one with outputs. */
-static void test_profile(void) {
+/* What a step of `fast` costs, by job: one that fills the cache only, and one with outputs. The
+ * norm before the MLP is computed where it is rounded. */
+static void check_profile(bool wide) {
   static const int32_t token[ROWS] = {3, 99, 0, 41, 41};
   pe_pool *pool = NULL;
   pe_kv *kv = NULL;
@@ -472,7 +485,10 @@ static void test_profile(void) {
   pe_error err = {0};
   model m;
   if (!model_open(&m, kinds[1])) return;
-  layer(&m);
+  if (wide)
+    layer_of(&m, "wide.gate", "wide.up", "wide.down");
+  else
+    layer(&m);
   pe_plan *p = plan_of(&m, false);
   CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
   CHECK_OK(pe_kv_open(m.graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
@@ -493,7 +509,7 @@ static void test_profile(void) {
     pe_seq_advance(&s, rows);
     CHECK_OK(pe_device_profile(e, &err), err); /* is on: the counts stay */
     pe_profile *seen = pe_device_profiled(e);
-    int32_t rounds = 0, packed = 0, parts = 0;
+    int32_t rounds = 0, packed = 0, parts = 0, norms = 0;
     CHECK(seen->steps == 1 && seen->threads == 2);
     CHECK(seen->wall_ns > 0 && seen->waits > 0 && seen->waits < seen->count);
     for (int32_t i = 0; i < seen->count; i++) {
@@ -501,6 +517,7 @@ static void test_profile(void) {
       const bool product = j->instr->op == PE_OP_LINEAR || j->instr->op == PE_OP_GATED;
       const int32_t lines = j->instr->rows == PE_EXTENT_OUTPUT ? outputs : rows;
       rounds += j->rounds, packed += j->packed, parts += j->part;
+      norms += j->instr->op == PE_OP_NORM && j->cost.values > 0;
       CHECK(!j->packed || product);
       CHECK_INT(j->part,
                 j->instr->op == PE_OP_ATTENTION && i > 0 && seen->job[i - 1].instr == j->instr);
@@ -513,8 +530,9 @@ static void test_profile(void) {
       if (j->instr->op == PE_OP_EMBED) CHECK_NEAR(j->cost.weights, rows * 2.0 * WIDTH, 0);
       CHECK(j->busy_ns + j->wait_ns <= 2 * seen->wall_ns);
     }
-    CHECK_INT(rounds, 2); /* of attention, and for gate and up */
-    CHECK_INT(packed, 2);
+    CHECK_INT(rounds, 2 + wide); /* of attention, for gate and up, and for a down that is packed */
+    CHECK_INT(packed, 2 + wide);
+    CHECK_INT(norms, outputs ? 2 : 1);
     CHECK_INT(parts, 1);
     pe_profile_reset(seen);
   }
@@ -522,6 +540,8 @@ static void test_profile(void) {
   pe_device_close(e), pe_recur_close(recur), pe_kv_close(kv), pe_pool_close(pool), pe_plan_close(p);
   model_close(&m);
 }
+
+static void test_profile(void) { check_profile(false), check_profile(true); }
 
 static const check_test tests[] = {
     {"gated products", test_gated},

@@ -205,6 +205,68 @@ static void arranges_once(void) {
   unsetenv("PERIGEE_ISA");
 }
 
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+/* Norms that are joined: what rounds their results finds what they read. */
+static int32_t check_norms(const pe_program *p) {
+  int32_t norms = 0;
+  for (int32_t i = 0; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    const pe_rounded *r = p->rounded;
+    if (!c->joined) continue;
+    while (r->norm != i) r++;
+    CHECK_INT(c->instr->op, PE_OP_NORM);
+    CHECK(pe_program_same(&c->instr->out, &r->of));
+    for (int32_t k = i + 1; k <= r->last; k++)
+      if (p->code[k].round < 0)
+        CHECK(!pe_program_overlap(&p->code[k].instr->out, &c->instr->in[0]));
+    norms++;
+  }
+  for (int32_t i = 0; i < p->rounded_count; i++)
+    CHECK(p->rounded[i].norm < 0 || p->code[p->rounded[i].norm].joined);
+  return norms;
+}
+
+/* Those of attention and of the MLP; that of the convolutions is read as it is. */
+static void norms_of_products(void) {
+  model m;
+  pe_error err = {0};
+  for (int two = 0; two < 2; two++) { /* gate and up round it differently: it stays a code */
+    CHECK_OK(model_open_as(&m, q32, two ? q64 : q32, &err), err);
+    pe_program *fast = program_of(&m, PE_FAST), *exact = program_of(&m, PE_EXACT);
+    CHECK_INT(check_norms(fast), (2 - two) * LAYERS);
+    CHECK_INT(check_norms(exact), 0);
+    pe_program_close(fast), pe_program_close(exact);
+    model_close(&m);
+  }
+}
+
+/* A norm that somebody else reads, too: the sum after the MLP, or who has tapped it. */
+static void norms_of_others(void) {
+  enum { PLAIN, SUM, TAP };
+  for (int way = PLAIN; way <= TAP; way++) {
+    model m;
+    pe_error err = {0};
+    CHECK_OK(model_open(&m, &err), err);
+    builder b = {m.graph, &err, PE_OK};
+    pe_value x = -1;
+    b.rc = pe_graph_embed(b.g, weight(&b, "embed"), 1, &x, &err);
+    const pe_value h = normed(&b, x);
+    x = both(&b, PE_MAP_ADD, way == SUM ? h : x, mlp(&b, h));
+    if (!b.rc) b.rc = pe_graph_output(b.g, x, &x, &err);
+    b.g->output = linear(&b, x, "head");
+    CHECK_OK(b.rc, err);
+    pe_plan_close(m.plan);
+    const pe_plan_options options = {.taps = &h, .tap_count = way == TAP};
+    CHECK_OK(pe_plan_open(m.graph, &options, &m.plan, &err), err);
+    pe_program *p = program_of(&m, PE_FAST);
+    CHECK_INT(check_norms(p), way == PLAIN);
+    check_rounds(p);
+    pe_program_close(p);
+    model_close(&m);
+  }
+}
+
 /* ---- hazards --------------------------------------------------------------------------------- */
 
 /* What a code touches: floats of two areas, slots, caches and states, one byte each. */
@@ -223,6 +285,11 @@ static void mark_place(uint8_t *set, const pe_place *p) {
 
 static void touch(const pe_program *p, const pe_code *c, touched *t) {
   memset(t, 0, sizeof *t);
+  const int32_t rounded[3] = {c->round, c->reads[0], c->reads[1]};
+  for (int i = 0; i < 3; i++) {
+    const int32_t norm = rounded[i] < 0 ? -1 : p->rounded[rounded[i]].norm;
+    if (norm >= 0) mark_place(t->reads, &p->code[norm].instr->in[0]);
+  }
   if (c->round >= 0) {
     mark_place(t->reads, &c->instr->in[0]);
     t->writes[SLOTS + p->rounded[c->round].slot] = 1;
@@ -471,6 +538,8 @@ static const check_test tests[] = {
     {"a value is rounded once for all products that read it", rounds_once},
     {"a value is rounded for every size of groups", rounds_twice},
     {"values for bf16 weights are arranged once", arranges_once},
+    {"norms that are joined", norms_of_products},
+    {"norms that others read", norms_of_others},
     {"a code waits for what it needs and nothing else", waits_for_what_it_needs},
     {"programs share packs", packs_are_shared},
     {"packs hold their weights", packs_hold_their_weights},

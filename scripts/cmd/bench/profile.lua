@@ -60,19 +60,21 @@ end
 
 -- ---- sums ---------------------------------------------------------------------------------------
 
---- Ops by name, the longest first.
+--- Ops by name, the longest first. A job that was not busy did not run: others did its work.
 local function by_op(seen)
   local ops, list = {}, {}
   for _, job in ipairs(seen.jobs) do
-    local op = ops[job.op]
-    if not op then
-      op = { op = job.op, count = 0, busy = 0, wait = 0, weights = 0, cache = 0, values = 0,
-        macs = 0, packed = job.packed }
-      ops[job.op], list[#list + 1] = op, op
-    end
-    op.count = op.count + 1
-    for _, key in ipairs { "busy", "wait", "weights", "cache", "values", "macs" } do
-      op[key] = op[key] + job[key]
+    if job.busy > 0 then
+      local op = ops[job.op]
+      if not op then
+        op = { op = job.op, count = 0, busy = 0, wait = 0, weights = 0, cache = 0, values = 0,
+          macs = 0, packed = job.packed }
+        ops[job.op], list[#list + 1] = op, op
+      end
+      op.count = op.count + 1
+      for _, key in ipairs { "busy", "wait", "weights", "cache", "values", "macs" } do
+        op[key] = op[key] + job[key]
+      end
     end
   end
   table.sort(list, function(a, b) return a.busy > b.busy end)
