@@ -46,12 +46,16 @@ uint64_t pe_int16_scratch(const pe_pack *w, int32_t rows) {
   return sizeof(pe_int16_block) + lines * PE_INT16_PANELS * PE_PACK_ROWS * 4;
 }
 
-/* Half of a second-level cache of 1 MB; the other half is for sums, results and weights. */
-enum { CACHED = 1 << 19 };
+/* Half of a second-level cache of 1 MB; the other half is for sums, results and weights. Versions
+ * that multiply pairs request the codes of the next tile early enough for the third-level cache,
+ * and gain more by unpacking weights less often: 1.15 times the speed with 9728 columns. With AMX
+ * 1 MB and 2 MB are 2 % slower. */
+enum { CACHED = 1 << 19, CACHED_PAIRS = 1 << 21 };
 
 int32_t pe_int16_cached(const pe_int16_rows *x) {
   const int64_t rows = (x->rows + x->tiles - 1) / x->tiles;
-  const int64_t tiles = CACHED / (rows * x->step * (int64_t)sizeof *x->codes);
+  const int64_t bytes = x->layout == PE_INT16_PAIRS ? CACHED_PAIRS : CACHED;
+  const int64_t tiles = bytes / (rows * x->step * (int64_t)sizeof *x->codes);
   return tiles < 2 ? 2 : tiles < x->tiles ? (int32_t)tiles : x->tiles;
 }
 

@@ -114,9 +114,9 @@ void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act
                     pe_int16_rows *out);
 uint64_t pe_int16_scratch(const pe_pack *w, int32_t rows); /* of a product */
 
-/* Tiles whose codes fit into the second-level cache: a product goes through all its columns with
- * them before it takes the next ones. Callers that ask for a few columns at a time do the same with
- * from_tile and to_tile. */
+/* Tiles whose codes stay in a cache: a product goes through all its columns with them before it
+ * takes the next ones. Callers that ask for a few columns at a time do the same with from_tile and
+ * to_tile. */
 int32_t pe_int16_cached(const pe_int16_rows *x);
 
 int32_t pe_int16_code(const pe_int16_rows *x, int32_t row, int64_t col); /* for tests */

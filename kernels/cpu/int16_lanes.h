@@ -167,16 +167,51 @@ ALWAYS void add_group(const task *t, int g, vf s, vi d, int r, int c, int p, con
   store(to, fma_(s * splat(t->x.scale[g * R + r]), to_floats(d), load(to)));
 }
 
-/* The biases of all groups, summed in registers. */
-ALWAYS void sum_biases(const task *t, const int R, const int C) {
+/* The biases of all groups, of part p of the results; zeros without them. */
+ALWAYS void sum_biases(const task *t, int p, vf sum[MOST_ROWS][PE_INT16_PANELS], const int R,
+                       const int C) {
+  for (int i = 0; i < R * C; i++) sum[i / C][i % C] = (vf){0};
+  for (int g = 0; g < t->all; g++) {
+    vf b[PE_INT16_PANELS];
+    for (int c = 0; c < C; c++) b[c] = load(t->b + (c * t->all + g) * LANES + p * W);
+    for (int i = 0; i < R * C; i++)
+      sum[i / C][i % C] = fma_(b[i % C], splat(t->x.scaled[g * R + i / C]), sum[i / C][i % C]);
+  }
+}
+
+/* Results of whole panels, without a way through memory; the sums are added in the order of
+ * `finish`. */
+ALWAYS void end_whole(const task *t, const int R, const int C) {
+  const pe_int16_product *o = t->of;
+  const int64_t first = t->panel * LANES;
+  const float *more = o->residual ? o->residual + t->row * o->residual_step + first : NULL;
+  float *out = o->out + t->row * o->out_step + first;
   for (int p = 0; p < PARTS; p++) {
-    vf sum[MOST_ROWS][PE_INT16_PANELS] = {{{0}}};
-    for (int g = 0; g < t->all; g++) {
-      vf b[PE_INT16_PANELS];
-      for (int c = 0; c < C; c++) b[c] = load(t->b + (c * t->all + g) * LANES + p * W);
-      for (int i = 0; i < R * C; i++)
-        sum[i / C][i % C] = fma_(b[i % C], splat(t->x.scaled[g * R + i / C]), sum[i / C][i % C]);
+    vf sum[MOST_ROWS][PE_INT16_PANELS];
+    sum_biases(t, p, sum, R, C);
+    for (int i = 0; i < R * C; i++) {
+      const int r = i / C, at = i % C * LANES + p * W;
+      vf v = load(t->acc + r * C * LANES + at);
+      if (t->b) v += sum[r][i % C];
+      if (o->bias) v += load(o->bias + first + at);
+      if (more) v += load(more + r * o->residual_step + at);
+      store(out + r * o->out_step + at, v);
     }
+  }
+}
+
+/* The results of a tile, whose groups have all been added. */
+ALWAYS void end_tile(const task *t, const int R, const int C) {
+  const int step = C * LANES;
+  if ((t->panel + C) * LANES <= t->of->w->rows) {
+    end_whole(t, R, C);
+    return;
+  }
+  for (int p = 0; t->b && p < PARTS; p++) {
+    vf sum[MOST_ROWS][PE_INT16_PANELS];
+    sum_biases(t, p, sum, R, C);
     for (int i = 0; i < R * C; i++) store(t->sum + i * LANES + p * W, sum[i / C][i % C]);
   }
+  for (int c = 0; c < C; c++)
+    finish(t->of, t->acc + c * LANES, t->sum + c * LANES, step, t->panel + c, t->row, R);
 }

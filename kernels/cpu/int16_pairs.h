@@ -159,7 +159,8 @@ ALWAYS vi fused_total(dots d, int r, int p, const int R) {
 
 typedef vacc tile_sums[MOST_ROWS][PE_INT16_PANELS][PE_PARTS];
 
-/* The integers of one group, parts from q on. */
+/* The integers of one group, parts from q on. The codes of the next tile, which the third-level
+ * cache may have, are requested meanwhile; those after the last one are not read. */
 ALWAYS void tile_dots(const task *t, int g, int q, tile_sums d, const int R, const int C) {
   const int32_t *w = t->block->codes[0] + g * (t->act / 2) * LANES + q * W;
   const int16_t *x = t->x.codes + g * t->act * R;
@@ -168,6 +169,8 @@ ALWAYS void tile_dots(const task *t, int g, int q, tile_sums d, const int R, con
       for (int p = 0; p < PE_PARTS; p++) d[r][c][p] = (vacc){0};
   int i = t->act / 8;
   do {
+    for (int b = 0; b < R * 16; b += 64)
+      __builtin_prefetch((const uint8_t *)(x + t->next_codes) + b, 0, 2);
     for (int k = 0; k < 4; k++) {
       vi pairs[PE_INT16_PANELS][PE_PARTS];
       for (int c = 0; c < C; c++)

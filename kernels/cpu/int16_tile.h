@@ -31,9 +31,7 @@ ALWAYS void tiles(const task *run, const int R, const int C) {
     for (int k = 0; t.first && k < R * step; k += W) store(t.acc + k, (vf){0});
     if (t.of) prefetch_results(t.of, t.panel, 1, C, (pe_int16_tile){(int32_t)t.row, R});
     tile(&t, R, C);
-    if (t.of && t.b) sum_biases(&t, R, C);
-    for (int c = 0; t.of && c < C; c++)
-      finish(t.of, t.acc + c * LANES, t.sum + c * LANES, step, t.panel + c, t.row, R);
+    if (t.of) end_tile(&t, R, C);
     t.acc += R * step, t.row += R;
     t.x.codes += t.next_codes, t.x.sum += t.next_scales;
     t.x.scale += t.next_scales, t.x.scaled += t.next_scales;
