@@ -39,9 +39,9 @@ uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act) {
          3 * line((uint64_t)rows * (uint64_t)(cols / act) * sizeof(float));
 }
 
-/* Sums of all rows, those of biases of a tile, and the biases of all groups. */
+/* Sums of all rows, those of biases of a tile, and the biases of all groups of whole chunks. */
 uint64_t pe_int16_scratch(const pe_pack *w, int32_t rows) {
-  const uint64_t groups = w->bias ? (uint64_t)(w->cols / w->act) : 0;
+  const uint64_t groups = w->bias ? (uint64_t)(w->cols / w->act) + PE_INT16_GROUPS : 0;
   const uint64_t lines = (uint64_t)rows + PE_INT16_TILE + groups;
   return sizeof(pe_int16_block) + lines * PE_INT16_PANELS * PE_PACK_ROWS * 4;
 }

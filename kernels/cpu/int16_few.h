@@ -14,8 +14,7 @@ enum {
   FEW_LEAST = 3, /* rows; fewer are read faster one panel at a time */
   FEW_ROWS = 2 * FEW,
   SPAN = PE_INT16_COLS,
-  SPAN_AHEAD = 4096, /* bytes; SPAN columns of 4 bits are 4608. With 2048, 0.9 of the speed */
-  FEW_BIASES = 4     /* rows whose biases are summed together */
+  SPAN_AHEAD = 4096 /* bytes; SPAN columns of 4 bits are 4608. With 2048, 0.9 of the speed */
 };
 
 /* The next columns of two panels. */
@@ -99,64 +98,48 @@ static void (*const few_rows[FORMS][FEW - FEW_LEAST + 1])(const task *, const pe
 #undef FEW_NAME
 };
 
-/* Adds the biases of a span to the sums of n of R rows, from `first` on. */
-ALWAYS void few_bias(const task *t, int first, const int n, int R) {
-  float *to = t->sum + first * 2 * LANES;
-  vf sum[FEW_BIASES][2];
-  for (int r = 0; r < n; r++)
-    for (int c = 0; c < 2; c++) sum[r][c] = load(to + (r * 2 + c) * LANES);
-  for (int g = 0; g < t->groups; g++)
-    for (int r = 0; r < n; r++) {
-      const vf scaled = splat(t->x.scaled[g * R + first + r]);
-      for (int c = 0; c < 2; c++)
-        sum[r][c] = fma_(load(t->block->b[c] + g * LANES), scaled, sum[r][c]);
-    }
-  for (int r = 0; r < n; r++)
-    for (int c = 0; c < 2; c++) store(to + (r * 2 + c) * LANES, sum[r][c]);
-}
+#define DEFINE_FEW_END(R) static void few_end_##R(const task *t) { end_tile(t, R, 2); }
+#define FEW_END(R) few_end_##R,
+#define FEW_ROWS_EACH(X) X(3) X(4) X(5) X(6) X(7) X(8)
+FEW_ROWS_EACH(DEFINE_FEW_END)
+static void (*const few_end[FEW - FEW_LEAST + 1])(const task *) = {FEW_ROWS_EACH(FEW_END)};
 
-static NEVER void few_biases(const task *t, int R) {
-  int r = 0;
-  for (; r + FEW_BIASES <= R; r += FEW_BIASES) few_bias(t, r, FEW_BIASES, R);
-  for (; r < R; r++) few_bias(t, r, 1, R);
-}
-
-/* The sums of a tile of R rows for a panel and the one that is `other` bytes after it. */
-static void few_tile(const pe_int16_product *o, int64_t panel, uint64_t other, pe_int16_tile rows,
+/* The results of a tile for a panel and the one `apart` panels away; 0: a single one, which is its
+ * own partner. sums: of the rows, of their biases, and then the biases of both panels. */
+static void few_tile(const pe_int16_product *o, int64_t panel, int64_t apart, pe_int16_tile rows,
                      pe_int16_block *block, float *sums) {
   const pe_pack *w = o->w;
   const int R = rows.rows, per = w->groups * w->times, most = SPAN / w->act;
+  const uint64_t other = (uint64_t)apart * w->panel_bytes;
   const uint8_t *at = pe_pack_panel(w, panel);
-  task t = {.block = block,
-            .x = operand_at(o->x, rows, 0, 0),
-            .acc = sums,
-            .sum = sums + R * 2 * LANES,
-            .act = w->act,
-            .offset = w->offset};
-  for (int i = 0; i < 4 * R; i++) store(sums + i * LANES, (vf){0});
-  for (int64_t left = o->x->groups; left > 0; left -= most) {
-    t.groups = left < most ? (int)left : most;
+  const int all = (int)o->x->groups, lines = (all + per - 1) / per * per;
+  float *const biases = sums + 4 * R * LANES;
+  const operand x = operand_at(o->x, rows, 0, 0);
+  task t = {.block = block, .x = x, .acc = sums, .act = w->act, .offset = w->offset};
+  for (int i = 0; i < 2 * R; i++) store(sums + i * LANES, (vf){0});
+  for (int g = 0; g < all; g += most) {
+    t.groups = all - g < most ? all - g : most;
     const int chunks = (t.groups + per - 1) / per;
     for (int c = 0; c < 2; c++)
-      scales_of(w, at + (c ? other : 0), chunks, block->s[c], block->b[c]);
-    if (w->bias) few_biases(&t, R);
+      scales_of(w, at + (c ? other : 0), chunks, block->s[c], biases + (c * lines + g) * LANES);
     few_rows[form_index(w)][R - FEW_LEAST](&t, w, at, other);
     at += (uint64_t)chunks * (uint64_t)w->chunk_bytes;
-    t.x.codes += SPAN * R, t.x.scale += most * R, t.x.scaled += most * R, t.x.sum += most * R;
+    t.x.codes += SPAN * R, t.x.scale += most * R, t.x.sum += most * R;
   }
+  t.x = x, t.of = o, t.panel = panel, t.row = rows.from, t.apart = apart;
+  t.sum = sums + 2 * R * LANES, t.b = w->bias ? biases : NULL;
+  t.all = w->bias ? all : 0, t.lines = lines;
+  few_end[R - FEW_LEAST](&t);
 }
 
-/* A panel and the one `apart` panels away; 0: a single one, which is its own partner. */
+/* All tiles. */
 static void few_pair(const pe_int16_product *o, int64_t panel, int64_t apart, pe_int16_block *block,
                      float *sums) {
   const int32_t to = o->to_tile ? o->to_tile : o->x->tiles;
   for (int32_t i = o->from_tile; i < to; i++) {
     const pe_int16_tile rows = pe_int16_tile_at(o->x, i);
     prefetch_results(o, panel, apart, 2, rows);
-    few_tile(o, panel, (uint64_t)apart * o->w->panel_bytes, rows, block, sums);
-    for (int c = 0; c < (apart ? 2 : 1); c++)
-      finish(o, sums + c * LANES, sums + (rows.rows * 2 + c) * LANES, 2 * LANES, panel + c * apart,
-             rows.from, rows.rows);
+    few_tile(o, panel, apart, rows, block, sums);
   }
 }
 

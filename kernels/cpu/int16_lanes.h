@@ -146,9 +146,10 @@ typedef struct task {
   bool first;                 /* no block came before this one */
   const pe_int16_product *of; /* whose results these are once the block is added, or NULL: from */
   int64_t panel, row;         /* these on */
+  int64_t apart;              /* the second panel comes so much later; 0: it is the first again */
   const float *b;             /* biases of `all` groups of each panel; NULL, 0: none */
-  int all;
-  float *sum; /* room for their sums of a tile */
+  int all, lines;             /* lines: from the first panel's biases to the second's */
+  float *sum;                 /* room for their sums of a tile */
 } task;
 
 ALWAYS void prefetch_next(const task *t, int g, const int C) {
@@ -173,7 +174,7 @@ ALWAYS void sum_biases(const task *t, int p, vf sum[MOST_ROWS][PE_INT16_PANELS],
   for (int i = 0; i < R * C; i++) sum[i / C][i % C] = (vf){0};
   for (int g = 0; g < t->all; g++) {
     vf b[PE_INT16_PANELS];
-    for (int c = 0; c < C; c++) b[c] = load(t->b + (c * t->all + g) * LANES + p * W);
+    for (int c = 0; c < C; c++) b[c] = load(t->b + (c * t->lines + g) * LANES + p * W);
     for (int i = 0; i < R * C; i++)
       sum[i / C][i % C] = fma_(b[i % C], splat(t->x.scaled[g * R + i / C]), sum[i / C][i % C]);
   }
@@ -190,9 +191,10 @@ ALWAYS void end_whole(const task *t, const int R, const int C) {
     vf sum[MOST_ROWS][PE_INT16_PANELS];
     sum_biases(t, p, sum, R, C);
     for (int i = 0; i < R * C; i++) {
-      const int r = i / C, at = i % C * LANES + p * W;
-      vf v = load(t->acc + r * C * LANES + at);
-      if (t->b) v += sum[r][i % C];
+      const int r = i / C, c = i % C;
+      const int64_t at = c * t->apart * LANES + p * W;
+      vf v = load(t->acc + i * LANES + p * W);
+      if (t->b) v += sum[r][c];
       if (o->bias) v += load(o->bias + first + at);
       if (more) v += load(more + r * o->residual_step + at);
       store(out + r * o->out_step + at, v);
@@ -202,8 +204,8 @@ ALWAYS void end_whole(const task *t, const int R, const int C) {
 
 /* The results of a tile, whose groups have all been added. */
 ALWAYS void end_tile(const task *t, const int R, const int C) {
-  const int step = C * LANES;
-  if ((t->panel + C) * LANES <= t->of->w->rows) {
+  const int step = C * LANES, panels = t->apart ? C : 1;
+  if ((t->panel + (C - 1) * t->apart + 1) * LANES <= t->of->w->rows && panels == C) {
     end_whole(t, R, C);
     return;
   }
@@ -212,6 +214,6 @@ ALWAYS void end_tile(const task *t, const int R, const int C) {
     sum_biases(t, p, sum, R, C);
     for (int i = 0; i < R * C; i++) store(t->sum + i * LANES + p * W, sum[i / C][i % C]);
   }
-  for (int c = 0; c < C; c++)
-    finish(t->of, t->acc + c * LANES, t->sum + c * LANES, step, t->panel + c, t->row, R);
+  for (int c = 0; c < panels; c++)
+    finish(t->of, t->acc + c * LANES, t->sum + c * LANES, step, t->panel + c * t->apart, t->row, R);
 }

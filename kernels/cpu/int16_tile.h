@@ -103,6 +103,8 @@ static NEVER void blocks(const pe_int16_product *o, const strip *s, pe_int16_blo
             .offset = w->offset,
             .b = w->bias ? bias + PE_INT16_TILE * C * LANES : NULL,
             .all = w->bias ? (int)x->groups : 0,
+            .lines = (int)x->groups,
+            .apart = 1,
             .sum = bias,
             .narrow = w->base < 8 || w->offset,
             .next_bytes = (int)bytes / most};

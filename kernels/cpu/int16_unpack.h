@@ -103,28 +103,33 @@ ALWAYS vf typed_scale(const pe_pack *w, const uint8_t *p, const pe_pack_scale ty
   }
 }
 
-/* Lines of 16 from `at` of each chunk on, one per group of the activations: `times` for one of the
- * weights. Many kinds have one in a chunk: two loops of one turn would take longer than it does. */
-ALWAYS void typed_lines(const pe_pack *w, const uint8_t *at, int chunks, float *out,
-                        const pe_pack_scale type) {
+ALWAYS void typed_line(const pe_pack *w, const uint8_t *at, float *out, const int size,
+                       const pe_pack_scale type) {
+  for (int p = 0; p < PARTS; p++) store(out + p * W, typed_scale(w, at + p * W * size, type));
+}
+
+/* A line of 16 per group of the activations: `times` for one of the weights. Scales and biases of a
+ * chunk go together, and many kinds have one line of each in it: loops of few turns would take
+ * longer than what is in them. */
+ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, int chunks, float *s, float *b,
+                         const pe_pack_scale type) {
   const int size = type == PE_PACK_F32 ? 4 : type == PE_PACK_F16 || type == PE_PACK_BF16 ? 2 : 1;
   const int groups = w->groups, times = w->times, bytes = w->chunk_bytes;
+  const uint8_t *at = chunk + w->scale_at, *bias = w->bias ? chunk + w->bias_at : NULL;
   if (groups * times == 1) {
-    for (int i = 0; i < chunks; i++, at += bytes, out += LANES)
-      for (int p = 0; p < PARTS; p++) store(out + p * W, typed_scale(w, at + p * W * size, type));
+    for (int i = 0; i < chunks; i++, at += bytes, s += LANES) {
+      typed_line(w, at, s, size, type);
+      if (bias) typed_line(w, bias, b, size, type), bias += bytes, b += LANES;
+    }
     return;
   }
   for (int i = 0; i < chunks; i++, at += bytes)
     for (int g = 0; g < groups; g++)
-      for (int k = 0; k < times; k++, out += LANES)
-        for (int p = 0; p < PARTS; p++)
-          store(out + p * W, typed_scale(w, at + (g * LANES + p * W) * size, type));
-}
-
-ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, int chunks, float *s, float *b,
-                         const pe_pack_scale type) {
-  typed_lines(w, chunk + w->scale_at, chunks, s, type);
-  if (w->bias) typed_lines(w, chunk + w->bias_at, chunks, b, type);
+      for (int k = 0; k < times; k++, s += LANES) {
+        const int line = g * LANES * size;
+        typed_line(w, at + line, s, size, type);
+        if (bias) typed_line(w, bias + i * bytes + line, b, size, type), b += LANES;
+      }
 }
 
 ALWAYS void super_chunk(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
