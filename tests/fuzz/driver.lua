@@ -216,7 +216,7 @@ end
 
 --- Runs one input. Returns nil, or what is wrong.
 local function try(target, input, covered, thorough)
-  local started, factor = uv.hrtime(), covered and HOOK_COST or 1
+  local started, factor = uv.hrtime(), (covered and HOOK_COST or 1) * (target.slow or 1)
   fresh = false
   local ok, err = perigee.guard(function()
     if covered then debug.sethook(on_line, "l") end
@@ -339,8 +339,8 @@ end
 
 --- target: name; run(input, thorough), which raises when a property does not hold (thorough: look
 --- at everything, where that takes long); dictionary: words for mutations; generate(random,
---- corpus): makes every second input; most: bytes of an input; task: run inside a task; close:
---- called at the end.
+--- corpus): makes every second input; most: bytes of an input; task: run inside a task; slow: how many
+--- times as long as others an input may take; close: called at the end.
 function driver.main(target)
   local o = options_of(arg)
   local folder = "tests/fuzz/corpus/" .. target.name
