@@ -98,7 +98,8 @@ static void (*const few_rows[FORMS][FEW - FEW_LEAST + 1])(const task *, const pe
 #undef FEW_NAME
 };
 
-#define DEFINE_FEW_END(R) static void few_end_##R(const task *t) { end_tile(t, R, 2); }
+#define DEFINE_FEW_END(R)                                                                          \
+  static void few_end_##R(const task *t) { end_tile(t, R, 2); }
 #define FEW_END(R) few_end_##R,
 #define FEW_ROWS_EACH(X) X(3) X(4) X(5) X(6) X(7) X(8)
 FEW_ROWS_EACH(DEFINE_FEW_END)

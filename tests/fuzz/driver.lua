@@ -339,8 +339,8 @@ end
 
 --- target: name; run(input, thorough), which raises when a property does not hold (thorough: look
 --- at everything, where that takes long); dictionary: words for mutations; generate(random,
---- corpus): makes every second input; most: bytes of an input; task: run inside a task; slow: how many
---- times as long as others an input may take; close: called at the end.
+--- corpus): makes every second input; most: bytes of an input; task: run inside a task; slow: how
+--- many times as long as others an input may take; close: called at the end.
 function driver.main(target)
   local o = options_of(arg)
   local folder = "tests/fuzz/corpus/" .. target.name
