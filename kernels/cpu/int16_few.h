@@ -98,12 +98,11 @@ static void (*const few_rows[FORMS][FEW - FEW_LEAST + 1])(const task *, const pe
 #undef FEW_NAME
 };
 
-#define DEFINE_FEW_END(R)                                                                          \
-  static void few_end_##R(const task *t) { end_tile(t, R, 2); }
-#define FEW_END(R) few_end_##R,
-#define FEW_ROWS_EACH(X) X(3) X(4) X(5) X(6) X(7) X(8)
-FEW_ROWS_EACH(DEFINE_FEW_END)
-static void (*const few_end[FEW - FEW_LEAST + 1])(const task *) = {FEW_ROWS_EACH(FEW_END)};
+#define DEFINE_FEW_END(R, name)                                                                    \
+  static void few_end##name##R(const task *t) { end_tile(t, R, 2); }
+#define FEW_END(R, name) few_end##name##R,
+FEW_EACH(DEFINE_FEW_END, _)
+static void (*const few_end[FEW - FEW_LEAST + 1])(const task *) = {FEW_EACH(FEW_END, _)};
 
 /* The results of a tile for a panel and the one `apart` panels away; 0: a single one, which is its
  * own partner. sums: of the rows, of their biases, and then the biases of both panels. */
