@@ -92,7 +92,7 @@ FLAGS_kernels/cpu/int16_avx2.c   := $(FLAGS_kernels/cpu/prim_avx2.c) $(FLAGS_int
 FLAGS_kernels/cpu/int16_avx512.c := $(FLAGS_kernels/cpu/prim_avx512.c) $(FLAGS_int16)
 FLAGS_kernels/cpu/int16_vnni.c   := $(FLAGS_kernels/cpu/int16_avx512.c) -mavx512vnni
 FLAGS_kernels/cpu/int16_vnni_row.c := $(FLAGS_kernels/cpu/int16_vnni.c)
-FLAGS_kernels/cpu/int16_amx.c    := $(FLAGS_kernels/cpu/int16_vnni.c) -mamx-tile -mamx-int8
+FLAGS_kernels/cpu/int16_amx.c    := $(FLAGS_kernels/cpu/int16_vnni.c) -mgfni -mamx-tile -mamx-int8
 FLAGS_kernels/cpu/amx16_tiles.c  := $(FLAGS_kernels/cpu/prim_avx512.c) -mamx-tile -mamx-bf16
 FLAGS_kernels/cpu/fast_attention_amx.c := $(FLAGS_kernels/cpu/amx16_tiles.c)
 endif

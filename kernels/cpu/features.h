@@ -24,6 +24,7 @@
   X(PE_CPU_AVX512_VNNI, "avx512_vnni")                                                             \
   X(PE_CPU_AVX512_BF16, "avx512_bf16")                                                             \
   X(PE_CPU_AVX512_FP16, "avx512_fp16")                                                             \
+  X(PE_CPU_GFNI, "gfni")                                                                           \
   X(PE_CPU_AMX_TILE, "amx_tile")                                                                   \
   X(PE_CPU_AMX_INT8, "amx_int8")                                                                   \
   X(PE_CPU_AMX_BF16, "amx_bf16")                                                                   \

@@ -89,7 +89,8 @@ static const struct {
 } versions[] = {
 /* best first */
 #if defined __x86_64__
-    {&pe_int16_amx, AVX512 | BIT(PE_CPU_AVX512_VNNI) | BIT(PE_CPU_AMX_TILE) | BIT(PE_CPU_AMX_INT8)},
+    {&pe_int16_amx, AVX512 | BIT(PE_CPU_AVX512_VNNI) | BIT(PE_CPU_GFNI) | BIT(PE_CPU_AMX_TILE) |
+                        BIT(PE_CPU_AMX_INT8)},
     {&pe_int16_vnni, AVX512 | BIT(PE_CPU_AVX512_VNNI)},
     {&pe_int16_avx512, AVX512},
     {&pe_int16_avx2, AVX2},

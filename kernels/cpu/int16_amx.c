@@ -18,6 +18,15 @@
 #define PE_LEAST 8
 #define PE_FEWER &pe_int16_vnni
 
+/* A product with a matrix of bits, whose row for bit i of the result is byte 7 - i. */
+static inline long long bit_rows(int at, int n, int to) {
+  unsigned long long m = 0;
+  for (int i = 0; i < n; i++) m |= 1ull << (at + i) << 8 * (7 - to - i);
+  return (long long)m;
+}
+#define PE_FIELD(v, at, n, to)                                                                     \
+  ((vu)_mm512_gf2p8affine_epi64_epi8((__m512i)(v), _mm512_set1_epi64(bit_rows(at, n, to)), 0))
+
 #include "kernels/cpu/int16_512.h"
 
 #include "kernels/cpu/int16_lanes.h"

@@ -25,6 +25,8 @@
  *
  *   PE_HIGHER(a, b)        the larger ones of two registers of integers, and
  *   PE_HIGHEST(v)          the largest one of a register: compilers do not see that REDUCE is this
+ *   PE_FIELD(v, at, n, to) moves the n bits of each byte of v that begin at bit `at` to bit `to`;
+ *                          else they are shifted and masked
  *   PE_LEAST, PE_FEWER     fewer rows than PE_LEAST are left to the version PE_FEWER
  *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release, and a single

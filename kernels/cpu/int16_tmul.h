@@ -59,16 +59,24 @@ ALWAYS void put_unit(const vi *v, int n, int16_t *codes) {
 
 typedef uint8_t bytes64 __attribute__((vector_size(64)));
 
-/* UNIT columns of a chunk from `col` on. */
-ALWAYS void unpack_unit(const pe_pack *w, const uint8_t *chunk, int col, uint8_t *out,
-                        const form f) {
+/* UNIT columns of a chunk from `col` on. Many kinds have no offset to subtract. */
+ALWAYS void unpack_words(const pe_pack *w, const uint8_t *chunk, int col, uint8_t *out,
+                         const form f, const bool subtract) {
   const vu levels = f.levels ? level_table(w) : (vu){0};
   const uint8_t *base = chunk + col * 2 * f.base, *upper = chunk + w->upper_at + col * 2 * f.upper;
   const uint8_t offset = (uint8_t)w->offset;
   UNROLL for (int j = 0; j < UNIT / 4; j++) {
-    const bytes64 v = (bytes64)bytes_of(base, upper, levels, j / 2, j % 2, 0, f) - offset;
+    bytes64 v = (bytes64)bytes_of(base, upper, levels, j / 2, j % 2, 0, f);
+    if (subtract) v -= offset;
     memcpy(out + 64 * j, &v, sizeof v);
   }
+}
+ALWAYS void unpack_unit(const pe_pack *w, const uint8_t *chunk, int col, uint8_t *out,
+                        const form f) {
+  if (w->offset)
+    unpack_words(w, chunk, col, out, f, true);
+  else
+    unpack_words(w, chunk, col, out, f, false);
 }
 
 ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, uint8_t *out, const form f) {
@@ -115,23 +123,34 @@ typedef struct job {
   const uint8_t *x, *w[2];   /* codes of the tile of rows, and of one panel or two */
   const float *scale, *s[2]; /* their scales */
   int groups, rows;
-  int64_t col, line;   /* where it begins in the weights' codes and scales, which may be rings */
-  int64_t cols, lines; /* how many these are: powers of two */
+  uint32_t col, line;   /* where it begins in the weights' codes and scales, which may be rings */
+  uint32_t cols, lines; /* how many these are: powers of two */
 } job;
 
 /* Steps of a job. An even number lets the sums of even groups always be in the first pair of tiles;
  * a step without a group repeats the last one, and its sums are not used. */
 ALWAYS int steps_of(const job *j) { return j->groups < 4 ? 4 : (j->groups + 1) / 2 * 2; }
 
-/* The operands of product k of group g that the product before it did not have, and the product. */
-ALWAYS void load_weights(const task *t, const job *j, int g, const int k) {
-  const int64_t col = (j->col + g * t->act) & (j->cols - 1);
-  tile_load(k ? OTHER_WEIGHTS : WEIGHTS, j->w[k] + col * LANES, 64);
+/* Where the operands of a group are: from the first codes of the rows and of the weights. Unsigned,
+ * so that no division is left of / and %. */
+typedef struct place {
+  size_t rows, weights;
+} place;
+ALWAYS place place_of(const task *t, const job *j, int g) {
+  const uint32_t col = (uint32_t)(g * t->act);
+  return (place){(size_t)(col / UNIT) * (size_t)(2 * UNIT * j->rows) + col % UNIT,
+                 ((j->col + col) & (j->cols - 1)) * (size_t)LANES};
 }
-ALWAYS void load_rows(const task *t, const job *j, int g, const int plane) {
-  const int col = g * t->act, size = j->rows * UNIT;
-  tile_load(plane ? OTHER_ROWS : ROWS, j->x + col / UNIT * size * 2 + col % UNIT + plane * size,
-            UNIT);
+ALWAYS size_t place_of_line(const job *j, int g) {
+  return ((j->line + (uint32_t)g) & (j->lines - 1)) * (size_t)LANES;
+}
+
+/* The operands of product k of a group that the product before it did not have, and the product. */
+ALWAYS void load_weights(const job *j, place at, const int k) {
+  tile_load(k ? OTHER_WEIGHTS : WEIGHTS, j->w[k] + at.weights, 64);
+}
+ALWAYS void load_rows(const job *j, place at, const int plane) {
+  tile_load(plane ? OTHER_ROWS : ROWS, j->x + at.rows + plane * UNIT * j->rows, UNIT);
 }
 ALWAYS void multiply(const task *t, const int to, const int k, const bool half) {
   tile_clear(to + k);
@@ -146,7 +165,7 @@ ALWAYS void multiply(const task *t, const int to, const int k, const bool half) 
 ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TILE], const int first,
                      const int end, const int R, const bool half) {
   const float *scale = j->scale + g * j->rows;
-  const int64_t line = (j->line + g) & (j->lines - 1);
+  const size_t line = place_of_line(j, g);
   /* of half a tile of rows, the low planes follow the high ones */
   const int32_t *lows[2] = {here(half ? from->of[0] + j->rows : from->of[1]),
                             here(from->of[1] + j->rows)};
@@ -154,7 +173,7 @@ ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TIL
     const int c = half ? r / HALF : 0, row = half ? r % HALF : r;
     const vu high = load_words(from->of[c][row]);
     const vu low = load_words(lows[c] + row * LANES);
-    const vf s = load(j->s[c] + line * LANES);
+    const vf s = load(j->s[c] + line);
     acc[r] = fma_(s * splat(scale[row]), to_floats((vi)((high << 8) + low)), acc[r]);
   }
 }
@@ -166,16 +185,17 @@ ALWAYS void add_some(const job *j, int g, const stored_sums *from, vf acc[PE_TIL
 ALWAYS void step(const task *t, const job *j, int g, const job *past, int h, const int to,
                  stored_sums *put, const stored_sums *get, vf acc[PE_TILE], const int R,
                  const bool half) {
-  load_weights(t, j, g, 0);
+  const place at = place_of(t, j, g);
+  load_weights(j, at, 0);
   add_some(past, h, get, acc, 0, 3, R, half);
-  load_rows(t, j, g, 0);
+  load_rows(j, at, 0);
   add_some(past, h, get, acc, 3, 5, R, half);
   tile_store(to, put->of[0], 64), multiply(t, to, 0, half);
   add_some(past, h, get, acc, 5, 9, R, half);
   if (half)
-    load_weights(t, j, g, 1);
+    load_weights(j, at, 1);
   else
-    load_rows(t, j, g, 1);
+    load_rows(j, at, 1);
   add_some(past, h, get, acc, 9, 12, R, half);
   tile_store(to + 1, put->of[1], 64), multiply(t, to, 1, half);
   add_some(past, h, get, acc, 12, 16, R, half);
@@ -196,11 +216,12 @@ ALWAYS void edge_step(const task *t, const job *j, int g, const job *past, int h
     step(t, j, g, past, h, to, put, get, acc, R, half);
     return;
   }
-  load_weights(t, j, g, 0), load_rows(t, j, g, 0);
+  const place at = place_of(t, j, g);
+  load_weights(j, at, 0), load_rows(j, at, 0);
   if (half)
-    load_weights(t, j, g, 1);
+    load_weights(j, at, 1);
   else
-    load_rows(t, j, g, 1);
+    load_rows(j, at, 1);
   keep(put, to), multiply(t, to, 0, half), multiply(t, to, 1, half);
 }
 

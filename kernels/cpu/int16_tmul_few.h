@@ -62,10 +62,10 @@ ALWAYS job few_job(const few_range *f, int64_t i) {
                .s = {f->room->s[0], f->room->s[f->panels - 1]},
                .groups = (int)f->o->x->groups,
                .rows = f->o->x->rows,
-               .col = i * f->units * UNIT,
+               .col = (uint32_t)(i * f->units * UNIT % FEW_RING),
                .cols = FEW_RING,
-               .line = few_line(f, i),
-               .lines = ring_lines(f)};
+               .line = (uint32_t)(few_line(f, i) & (ring_lines(f) - 1)),
+               .lines = (uint32_t)ring_lines(f)};
 }
 
 /* What is unpacked while steps run. */
@@ -124,6 +124,13 @@ static NEVER void feed_scales(const few_range *f, few_feed *d) {
     few_biases(f, d);
 }
 
+/* A unit of a panel: its codes, in a loop that is unrolled, and what lies between them. */
+ALWAYS void request(const uint8_t *p, int bytes, const form fm) {
+  const int codes = UNIT * LANES / 8 * (fm.base + fm.upper);
+  UNROLL for (int i = 0; i < codes; i += 64) __builtin_prefetch(p + i, 0, 1);
+  for (int i = codes; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 1);
+}
+
 ALWAYS void feed_unit(const few_range *f, few_feed *d, const int panels, const form fm) {
   const pe_pack *w = f->o->w;
   const int64_t col = d->unit * UNIT;
@@ -131,7 +138,7 @@ ALWAYS void feed_unit(const few_range *f, few_feed *d, const int panels, const f
   const int64_t to = d->units * UNIT % FEW_RING * LANES;
   if (col % FEW_SPAN == 0) feed_scales(f, d);
   UNROLL for (int c = 0; c < panels; c++) {
-    for (int i = 0; i < f->unit_bytes; i += 64) __builtin_prefetch(d->request[c] + i, 0, 1);
+    request(d->request[c], f->unit_bytes, fm);
     d->request[c] += f->unit_bytes;
     unpack_unit(w, d->chunk[c], at, here((uint8_t *)f->block->codes[c] + to), fm);
     if (at + UNIT == w->chunk) d->chunk[c] += w->chunk_bytes;

@@ -35,9 +35,14 @@ ALWAYS uint32_t each_byte(int bits) { return ((1u << bits) - 1) * 0x01010101u; }
  * byte. The first `late` bits of the words do not count. */
 ALWAYS vu plane_bits(const uint8_t *plane, int i, int h, int p, int late, const int bits,
                      const int to) {
-  const int blocks = 4 / bits, shift = bits * (2 * (i % blocks) + h) - to;
+  const int blocks = 4 / bits, at = bits * (2 * (i % blocks) + h), shift = at - to;
   const vu v = load_words(plane + i / blocks * 64 + p * 4 * W) >> late;
+#ifdef PE_FIELD
+  (void)shift;
+  return PE_FIELD(v, at, bits, to);
+#else
   return (shift > 0 ? v >> shift : v << -shift) & (each_byte(bits) << to);
+#endif
 }
 
 /* The bytes of columns h, h + 2, h + 4, h + 6 of block i of a chunk. `late`: see plane_bits, of the
