@@ -44,6 +44,7 @@ struct pe_cpu_call {
   const pe_int16_rows *rounded[2];   /* the input for pack and pack2; of `round`: the result */
   const pe_amx16_rows *arranged;     /* the input for mat and mat2; of `arrange`: the result */
   bool rounds;                       /* `rounded` is not filled in: every thread rounds in[0] */
+  const pe_int16_rows *result;       /* its result as codes, and not in out; NULL: in out */
   const pe_cpu_call *norm;           /* computes in[0] where that is rounded; NULL: it is there */
   uint8_t *cache[2];                 /* of this layer in block 0: keys, values */
   int64_t cache_step;                /* bytes from one block to the next */

@@ -132,12 +132,12 @@ static float exp1(const pe_prim *prim, float x) {
   return x;
 }
 
-/* A sum that vanished may have either sign, depending on the keys of weight zero: `combine` adds 0,
- * which gives one. */
+/* The result of a query: where it belongs, or in place if it will be rounded. A sum that vanished
+ * may have either sign, depending on the keys of weight zero: `combine` adds 0, which gives one. */
 static void finish(const pe_cpu_call *c, int64_t row, int64_t head, float *all) {
   const pe_attention_args *a = &c->args.attention;
   const float most = all[pe_result_most(a->value)];
-  float *out = pe_cpu_row(&c->out, row) + head * a->value;
+  float *out = c->result ? all : pe_cpu_row(&c->out, row) + head * a->value;
   float sum = all[pe_result_most(a->value) + 1];
   if (c->vec[0]) { /* a sink counts in the maximum and the denominator only */
     const float sink = c->vec[0][head], highest = sink > most ? sink : most;
@@ -146,6 +146,14 @@ static void finish(const pe_cpu_call *c, int64_t row, int64_t head, float *all) 
     c->prim->rescale(all, scale, NULL, 0, a->value, all);
   }
   c->prim->combine(all, 1 / sum, NULL, 0, a->value, out);
+}
+
+/* Rounds the results of a head for n rows, `step` apart. */
+static void round_head(const pe_cpu_call *c, int64_t row, int64_t n, int64_t head, const float *all,
+                       int64_t step) {
+  const int64_t value = c->args.attention.value, col = head * value;
+  const pe_int16_part part = {(int32_t)row, (int32_t)(row + n), col, col + value};
+  if (c->result) c->int16->quantize(c->result, all - row * step - col, step, part);
 }
 
 /* ---- sharing the work ------------------------------------------------------------------------ */
@@ -193,6 +201,8 @@ static void attend_all(const pe_gathering *g, float *all, float *partial) {
   }
   for (int64_t q = 0; q < queries; q++)
     finish(g->c, g->first + q / g->heads, g->head + q % g->heads, all + q * each);
+  for (int64_t h = 0; h < g->heads; h++)
+    round_head(g->c, g->first, g->rows, g->head + h, all + h * each, g->heads * each);
 }
 
 /* The stretches of a gathering that this share takes, into shared memory. *item counts them all. */
@@ -312,7 +322,7 @@ static void join_row(const pe_cpu_call *c, const split *s, int64_t row, int64_t 
   float *all = partial_at(c, row, head, 0);
   for (int64_t j = 1; j < stretches; j++)
     join(c->prim, 1, all, partial_at(c, row, head, j), a->value);
-  finish(c, row, head, all);
+  finish(c, row, head, all), round_head(c, row, 1, head, all, 0);
 }
 
 static void join_run(const pe_cpu_call *c, const pe_cpu_share *share) {

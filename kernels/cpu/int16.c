@@ -61,9 +61,7 @@ int32_t pe_int16_cached(const pe_int16_rows *x) {
 
 int32_t pe_int16_code(const pe_int16_rows *x, int32_t row, int64_t col) {
   static const uint8_t pairs[8] = {0, 2, 4, 6, 1, 3, 5, 7}, bytes[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-  int32_t i = 0;
-  while (row >= pe_int16_tile_at(x, i).from + pe_int16_tile_at(x, i).rows) i++;
-  const pe_int16_tile t = pe_int16_tile_at(x, i);
+  const pe_int16_tile t = pe_int16_tile_at(x, pe_int16_tile_of(x, row));
   const int64_t r = row - t.from, n = t.rows;
   const int16_t *codes = x->codes + t.from * x->step;
   if (x->layout == PE_INT16_PAIRS) return codes[(col / 8 * n + r) * 8 + pairs[col % 8]];

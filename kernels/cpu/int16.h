@@ -45,6 +45,9 @@ typedef enum pe_int16_layout {
                     * 127; each eight in the order 0 2 4 6 1 3 5 7 */
 } pe_int16_layout;
 
+/* Columns that are rounded together: groups of PE_INT16_UNIT / act. */
+enum { PE_INT16_UNIT = 64 };
+
 typedef struct pe_int16_rows {
   int32_t rows, tiles, act;
   pe_int16_layout layout;
@@ -60,6 +63,23 @@ typedef struct pe_int16_tile { /* rows from .. from + rows - 1 */
 static inline pe_int16_tile pe_int16_tile_at(const pe_int16_rows *x, int32_t tile) {
   int32_t each = x->rows / x->tiles, more = x->rows % x->tiles;
   return (pe_int16_tile){each * tile + (tile < more ? tile : more), each + (tile < more)};
+}
+
+/* The tile of a row. */
+static inline int32_t pe_int16_tile_of(const pe_int16_rows *x, int32_t row) {
+  const int32_t each = x->rows / x->tiles, more = x->rows % x->tiles, large = more * (each + 1);
+  return row < large ? row / (each + 1) : more + (row - large) / each;
+}
+
+/* Rows row .. end_row - 1, columns col .. end_col - 1. Both are multiples of PE_INT16_UNIT, or
+ * end_col is the last one. */
+typedef struct pe_int16_part {
+  int32_t row, end_row;
+  int64_t col, end_col;
+} pe_int16_part;
+
+static inline pe_int16_part pe_int16_whole(const pe_int16_rows *x, int32_t row, int32_t end_row) {
+  return (pe_int16_part){row, end_row, 0, x->cols};
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -89,9 +109,8 @@ typedef struct pe_int16 {
   pe_int16_layout layout;
   int32_t least; /* fewer rows than this are left to another version; 0: none */
   const struct pe_int16 *fewer;
-  /* Fills rows from .. to - 1 of out. */
-  void (*quantize)(const pe_int16_rows *out, const float *x, int64_t x_step, int32_t from,
-                   int32_t to);
+  /* Fills a part of out. Row r, column j is x[r * x_step + j]. */
+  void (*quantize)(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_part part);
   /* Results from .. to - 1; from is a multiple of 16, and so is to unless it is w->rows. Scratch:
    * pe_int16_scratch bytes, aligned to 64. */
   void (*product)(const pe_int16_product *p, int64_t from, int64_t to, void *scratch);

@@ -74,7 +74,7 @@ ALWAYS vi splat_pair(const int16_t *p) {
   memcpy(&x, p, sizeof x);
   return splat_int(x);
 }
-enum { UNIT = 64 }; /* columns that are quantized together */
+enum { UNIT = PE_INT16_UNIT };
 
 ALWAYS vf fma_(vf a, vf b, vf c) { return PE_FMA(a, b, c); }
 ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }

@@ -145,18 +145,19 @@ static NEVER void quantize_rest(const float *x, int64_t cols, int act, row_place
   quantize_units(padded, act, (int)cols / act, to, 1);
 }
 
-/* Rows first .. end - 1 of a tile, one after the other: the core fetches the rest of a row that it
- * reads in order, from memory or from the core that has computed it. act: out->act, as a
+/* Rows of a tile (counted from its first), one after the other: the core fetches the rest of a row
+ * that it reads in order, from memory or from the core that has computed it. act: out->act, as a
  * constant. */
 ALWAYS void quantize_rows(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
-                          int32_t first, int32_t end, const int act) {
+                          pe_int16_part part, const int act) {
   enum { SOME = UNITS * UNIT };
-  for (int32_t r = first; r < end; r++) {
-    const float *from = x + (t.from + r) * x_step;
+  for (int32_t r = part.row; r < part.end_row; r++) {
+    const float *from = x + (t.from + r) * x_step + part.col;
     const int64_t at = t.from * out->groups + r;
     row_place to = {t.rows, out->codes + t.from * out->step + r * ROW_CODES, out->scale + at,
                     out->scaled + at, out->sum + at};
-    int64_t left = out->cols;
+    to = next_place(to, (int)part.col, act);
+    int64_t left = part.end_col - part.col;
     for (; left >= SOME; left -= SOME, from += SOME) {
       quantize_units(from, act, UNIT / act, to, UNITS);
       to = next_place(to, SOME, act);
@@ -170,27 +171,28 @@ ALWAYS void quantize_rows(const pe_int16_rows *out, const float *x, int64_t x_st
 }
 
 static void quantize_tile(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
-                          int32_t first, int32_t end) {
+                          pe_int16_part part) {
   if (out->act == UNIT)
-    quantize_rows(out, x, x_step, t, first, end, UNIT);
+    quantize_rows(out, x, x_step, t, part, UNIT);
   else if (out->act == UNIT / 2)
-    quantize_rows(out, x, x_step, t, first, end, UNIT / 2);
+    quantize_rows(out, x, x_step, t, part, UNIT / 2);
   else
-    quantize_rows(out, x, x_step, t, first, end, UNIT / 4);
+    quantize_rows(out, x, x_step, t, part, UNIT / 4);
 }
 
-static void quantize(const pe_int16_rows *out, const float *x, int64_t x_step, int32_t from,
-                     int32_t to) {
+static void quantize(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_part part) {
 #ifdef PE_LEAST
   if (out->rows < PE_LEAST) {
-    (PE_FEWER)->quantize(out, x, x_step, from, to);
+    (PE_FEWER)->quantize(out, x, x_step, part);
     return;
   }
 #endif
-  for (int32_t tile = 0; tile < out->tiles; tile++) {
-    const pe_int16_tile t = pe_int16_tile_at(out, tile);
-    const int32_t first = from > t.from ? from - t.from : 0;
-    const int32_t end = to < t.from + t.rows ? to - t.from : t.rows;
-    if (first < end) quantize_tile(out, x, x_step, t, first, end);
+  for (int32_t row = part.row; row < part.end_row;) {
+    const pe_int16_tile t = pe_int16_tile_at(out, pe_int16_tile_of(out, row));
+    pe_int16_part of = part;
+    of.row = row - t.from;
+    of.end_row = part.end_row < t.from + t.rows ? part.end_row - t.from : t.rows;
+    quantize_tile(out, x, x_step, t, of);
+    row = t.from + t.rows;
   }
 }

@@ -4,7 +4,8 @@
  * A value is rounded once for all products that read it; the rows of experts are rounded where they
  * are gathered. If the rows are few, every thread rounds all of them for itself (call->rounds):
  * this takes less time than waiting until one thread has. A norm whose result is only read rounded
- * is computed where that happens (call->norm). */
+ * is computed where that happens (call->norm). A gated MLP with such a result rounds it while it is
+ * in the cache (call->result). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/experts.h"
 
@@ -23,16 +24,18 @@ static int64_t floats_of(uint64_t bytes) {
 }
 
 /* A product is shared in blocks: a pair of panels for as many tiles as stay in the cache, or a
- * panel if there is one tile. Neighbouring blocks have the same tiles, so that a task reads these
- * once. */
+ * panel if there is one tile, or what is rounded together. Neighbouring blocks have the same tiles,
+ * so that a task reads these once. */
 typedef struct blocks {
   int32_t tiles;         /* of a block */
   int64_t width, across; /* columns of a block, blocks of the same tiles */
   int64_t count;
 } blocks;
 
-static blocks blocks_of(const pe_pack *w, const pe_int16_rows *x) {
-  const int64_t panels = pe_pack_panels(w), each = x->tiles > 1 ? 2 : 1;
+static blocks blocks_of(const pe_cpu_call *c) {
+  const pe_int16_rows *x = c->rounded[0];
+  const int64_t panels = pe_pack_panels(c->pack), pair = x->tiles > 1 ? 2 : 1;
+  const int64_t each = c->result ? PE_INT16_UNIT / PE_PACK_ROWS : pair;
   blocks b = {pe_int16_cached(x), each * PE_PACK_ROWS, (panels + each - 1) / each, 0};
   b.count = (x->tiles + b.tiles - 1) / b.tiles * b.across;
   return b;
@@ -44,16 +47,15 @@ typedef struct part { /* columns from .. to - 1 for some tiles */
 } part;
 
 /* The next blocks of *from .. to - 1 that have the same tiles, as one part. */
-static bool next_part(const pe_pack *w, const pe_int16_rows *x, int64_t *from, int64_t to,
-                      part *out) {
-  const blocks b = blocks_of(w, x);
+static bool next_part(const pe_cpu_call *c, int64_t *from, int64_t to, part *out) {
+  const blocks b = blocks_of(c);
   if (*from >= to) return false;
   const int64_t row = *from / b.across, col = *from % b.across;
   const int64_t n = pe_cpu_least(to - *from, b.across - col);
   *out = (part){.from = col * b.width,
-                .to = pe_cpu_least((col + n) * b.width, w->rows),
+                .to = pe_cpu_least((col + n) * b.width, c->pack->rows),
                 .from_tile = (int32_t)(row * b.tiles),
-                .to_tile = (int32_t)pe_cpu_least((row + 1) * b.tiles, x->tiles)};
+                .to_tile = (int32_t)pe_cpu_least((row + 1) * b.tiles, c->rounded[0]->tiles)};
   *from += n;
   return true;
 }
@@ -109,14 +111,14 @@ static int64_t norm_floats(const pe_cpu_call *c) {
 static void round_rows(const pe_cpu_call *c, const pe_int16_rows *out, int32_t from, int32_t to,
                        float *room) {
   if (!c->norm) {
-    c->int16->quantize(out, c->in[0].at, c->in[0].step, from, to);
+    c->int16->quantize(out, c->in[0].at, c->in[0].step, pe_int16_whole(out, from, to));
     return;
   }
   const int64_t width = norm_width(c->norm);
   for (int32_t end; from < to; from = end) {
     end = (int32_t)pe_cpu_least(from + norm_rows(c->norm), to);
     for (int32_t r = from; r < end; r++) pe_cpu_norm_row(c->norm, r, room + (r - from) * width);
-    c->int16->quantize(out, room - from * width, width, from, end);
+    c->int16->quantize(out, room - from * width, width, pe_int16_whole(out, from, end));
   }
 }
 
@@ -183,8 +185,8 @@ static pe_int16_columns next_columns(const pe_cpu_share *share) {
       .task = share->then_task, .tasks = share->then_tasks, .large = share->then_large};
   int64_t from, to;
   part of;
-  pe_cpu_range(&then, blocks_of(c->pack, c->rounded[0]).count, &from, &to);
-  if (!next_part(c->pack, c->rounded[0], &from, to, &of)) return (pe_int16_columns){0};
+  pe_cpu_range(&then, blocks_of(c).count, &from, &to);
+  if (!next_part(c, &from, to, &of)) return (pe_int16_columns){0};
   return (pe_int16_columns){c->pack, of.from, of.to};
 }
 
@@ -197,9 +199,9 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
   part of;
   if (c->args.linear.residual) p.residual = c->in[1].at, p.residual_step = c->in[1].step;
-  pe_cpu_range(share, blocks_of(c->pack, x[0]).count, &from, &to);
+  pe_cpu_range(share, blocks_of(c).count, &from, &to);
   p.next = next_columns(share);
-  while (next_part(c->pack, x[0], &from, to, &of)) {
+  while (next_part(c, &from, to, &of)) {
     p.from_tile = of.from_tile, p.to_tile = of.to_tile;
     c->int16->product(&p, of.from, of.to, share->scratch + rounded_floats(c));
   }
@@ -212,7 +214,7 @@ static int64_t product_scratch(const pe_cpu_call *c, int32_t rows) {
 }
 
 static pe_cpu_work linear_work(const pe_cpu_call *c) {
-  return (pe_cpu_work){blocks_of(c->pack, c->rounded[0]).count, time_of(c->pack, c->rows)};
+  return (pe_cpu_work){blocks_of(c).count, time_of(c->pack, c->rows)};
 }
 
 static double linear_reads(const pe_cpu_call *c) { return product_reads(c->pack, c->rows); }
@@ -226,27 +228,30 @@ const pe_cpu_op pe_cpu_packed_linear = {
 
 /* ---- gated ----------------------------------------------------------------------------------- */
 
-/* Columns of a strip: whole pairs of panels. */
-static int64_t strip_of(int64_t rows) {
-  const int64_t columns = STRIP / (rows < 1 ? 1 : rows) / LEAST_STRIP * LEAST_STRIP;
-  return columns < LEAST_STRIP ? LEAST_STRIP : columns;
+/* Columns of a strip: whole pairs of panels, and what is rounded together. */
+static int64_t strip_of(const pe_cpu_call *c) {
+  const int64_t least = c->result ? PE_INT16_UNIT : LEAST_STRIP;
+  const int64_t columns = STRIP / (c->rows < 1 ? 1 : c->rows) / least * least;
+  return columns < least ? least : columns;
 }
 
-/* Rows of the tiles of p, columns from .. to - 1: activates gate and multiplies it with up. */
-static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t from, int64_t to,
-                      float *gate, const float *up) {
-  const pe_int16_tile first = pe_int16_tile_at(p->x, p->from_tile);
-  const pe_int16_tile last = pe_int16_tile_at(p->x, p->to_tile - 1);
-  const int64_t strip = strip_of(c->rows);
-  for (int64_t r = first.from; r < last.from + last.rows; r++) {
+/* Rows of a tile, columns from .. to - 1: activates gate and multiplies it with up. */
+static void join_tile(const pe_cpu_call *c, pe_int16_tile t, int64_t from, int64_t to, float *gate,
+                      const float *up) {
+  const int64_t strip = strip_of(c);
+  for (int64_t r = t.from; r < t.from + t.rows; r++) {
     float *y = gate + r * strip;
     c->prim->unary((pe_map_op)c->args.gated.activation, y, to - from, y);
-    c->prim->binary(PE_MAP_MUL, y, up + r * strip, to - from, pe_cpu_row(&c->out, r) + from);
+    c->prim->binary(PE_MAP_MUL, y, up + r * strip, to - from,
+                    c->result ? y : pe_cpu_row(&c->out, r) + from);
   }
+  if (c->result)
+    c->int16->quantize(c->result, gate - from, strip,
+                       (pe_int16_part){t.from, t.from + t.rows, from, to});
 }
 
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
-  const int64_t strip = strip_of(c->rows);
+  const int64_t strip = strip_of(c);
   float *scratch = share->scratch + rounded_floats(c);
   float *up = scratch + product_scratch(c, (int32_t)c->rows), *first = up + c->rows * strip;
   pe_int16_rows own[2];
@@ -256,9 +261,9 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   pe_int16_product other = {.w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip};
   int64_t from, to;
   part of;
-  pe_cpu_range(share, blocks_of(c->pack, x[0]).count, &from, &to);
+  pe_cpu_range(share, blocks_of(c).count, &from, &to);
   const pe_int16_columns next = next_columns(share);
-  while (next_part(c->pack, x[0], &from, to, &of)) {
+  while (next_part(c, &from, to, &of)) {
     gate.from_tile = other.from_tile = of.from_tile, gate.to_tile = other.to_tile = of.to_tile;
     for (int64_t col = of.from; col < of.to; col += strip) {
       const int64_t end = pe_cpu_least(col + strip, of.to);
@@ -268,14 +273,14 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
           end < of.to ? (pe_int16_columns){c->pack, end, pe_cpu_least(end + strip, of.to)} : next;
       c->int16->product(&gate, col, end, scratch);
       c->int16->product(&other, col, end, scratch);
-      join_gate(c, &gate, col, end, first, up);
+      for (int32_t t = of.from_tile; t < of.to_tile; t++)
+        join_tile(c, pe_int16_tile_at(x[0], t), col, end, first, up);
     }
   }
 }
 
 static pe_cpu_work gated_work(const pe_cpu_call *c) {
-  return (pe_cpu_work){blocks_of(c->pack, c->rounded[0]).count,
-                       time_of(c->pack, c->rows) + time_of(c->pack2, c->rows)};
+  return (pe_cpu_work){blocks_of(c).count, time_of(c->pack, c->rows) + time_of(c->pack2, c->rows)};
 }
 
 static double gated_reads(const pe_cpu_call *c) {
@@ -283,7 +288,7 @@ static double gated_reads(const pe_cpu_call *c) {
 }
 
 static int64_t gated_scratch(const pe_cpu_call *c) {
-  return rounded_floats(c) + product_scratch(c, (int32_t)c->rows) + 2 * c->rows * strip_of(c->rows);
+  return rounded_floats(c) + product_scratch(c, (int32_t)c->rows) + 2 * c->rows * strip_of(c);
 }
 
 const pe_cpu_op pe_cpu_packed_gated = {
@@ -303,7 +308,8 @@ static void expert_pairs(const pe_cpu_call *c, int32_t expert, const int32_t *pa
   float *up = y + PE_EXPERT_ROWS * width, *rest = up + (c->pack2 ? PE_EXPERT_ROWS * width : 0);
   rest += (FLOATS - (rest - room) % FLOATS) % FLOATS; /* to a cache line, like room */
   pe_int16_place(c->int16, (int32_t)n, a->in, w->act, room, &x);
-  for (int32_t i = 0; i < n; i++) c->int16->quantize(&x, pe_expert_row(c, pairs[i]), 0, i, i + 1);
+  for (int32_t i = 0; i < n; i++)
+    c->int16->quantize(&x, pe_expert_row(c, pairs[i]), 0, pe_int16_whole(&x, i, i + 1));
   pe_int16_product p = {.w = w, .x = &x, .out = y - from, .out_step = width};
   p.bias = pe_expert_bias(c, 0, expert);
   c->int16->product(&p, from, to, rest);

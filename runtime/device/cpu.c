@@ -135,14 +135,15 @@ static void make_jobs(cpu *d, int32_t *first_job) {
   }
 }
 
-/* A value may be rounded by its readers if this suits all of them. Products that read two rounded
- * values are rare: their weights have different groups. */
+/* A value may be rounded by its readers if this suits all of them, and if what computes it does not
+ * round it. Products that read two rounded values are rare: their weights have different groups. */
 static void limit_rounds(cpu *d) {
   const int threads = pe_pool_threads(d->base.pool);
   for (int32_t i = 0; i < d->program->rounded_count; i++) d->rounds_most[i] = INT32_MAX;
   for (int32_t i = 0; i < d->program->count; i++) {
     const pe_code *c = &d->program->code[i];
     const pe_pack *pack[2] = {c->pack, c->pack2};
+    if (c->writes >= 0) d->rounds_most[c->writes] = 0;
     for (int k = 0; k < 2; k++) {
       if (c->reads[k] < 0) continue;
       const bool two = c->reads[1] >= 0 && c->reads[1] != c->reads[0];
@@ -248,6 +249,7 @@ static void resolve_calls(cpu *d) {
     const int32_t rounded = c->round >= 0 ? c->round : c->reads[0];
     const int32_t norm = rounded >= 0 ? d->program->rounded[rounded].norm : -1;
     if (norm >= 0) call->norm = &d->call[norm];
+    if (c->writes >= 0) call->result = &d->rounded[c->writes];
     if (call->rounded[0]) call->arranged = &d->arranged[call->rounded[0] - d->rounded];
   }
 }

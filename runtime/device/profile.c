@@ -138,7 +138,10 @@ static double lines_of(const pe_profile_job *j, const pe_cpu_call *c) {
     bytes += (double)pe_amx16_bytes(c->rows, c->arranged->cols);
   else if (c->rounded[0])
     bytes += (double)pe_int16_bytes(c->rows, c->rounded[0]->cols, c->rounded[0]->act);
-  if (c->out.at && !j->rounds) bytes += (double)c->rows * (double)c->out.step * sizeof(float);
+  if (c->result)
+    bytes += (double)pe_int16_bytes(c->rows, c->result->cols, c->result->act);
+  else if (c->out.at && !j->rounds)
+    bytes += (double)c->rows * (double)c->out.step * sizeof(float);
   return bytes;
 }
 

@@ -2,6 +2,7 @@
 #include "runtime/device/program.h"
 
 #include "kernels/cpu/amx16.h"
+#include "kernels/cpu/int16.h"
 
 /* ---- what codes touch ------------------------------------------------------------------------ */
 
@@ -42,7 +43,8 @@ static uint64_t slots_read(const pe_program *p, const pe_code *c) {
   return bits;
 }
 static uint64_t slot_written(const pe_program *p, const pe_code *c) {
-  return c->round < 0 ? 0 : 1ull << p->rounded[c->round].slot;
+  const int32_t written = c->round < 0 ? c->writes : c->round;
+  return written < 0 ? 0 : 1ull << p->rounded[written].slot;
 }
 
 bool pe_program_share(const pe_instr *x, const pe_instr *y) {
@@ -54,6 +56,7 @@ bool pe_program_share(const pe_instr *x, const pe_instr *y) {
 /* Must y, which comes later, wait for x? */
 static bool conflict(const pe_program *p, const pe_code *x, const pe_code *y) {
   const uint64_t written = slot_written(p, x), writes = slot_written(p, y);
+  if (x->joined || y->joined) return false;
   if ((written & (slots_read(p, y) | writes)) || (writes & slots_read(p, x))) return true;
   if (x->round < 0 && y->round < 0 && pe_program_share(x->instr, y->instr)) return true;
   if (x->round < 0 && x->instr->op != PE_OP_STORE &&
@@ -106,10 +109,11 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, in
                                               .cols = (int32_t)cols,
                                               .act = act,
                                               .first = p->count,
+                                              .from = p->count,
                                               .norm = -1};
   *out = p->rounded_count++;
   const pe_code code = {
-      .instr = x, .round = *out, .reads = {-1, -1}, .outputs_only = x->outputs_only};
+      .instr = x, .round = *out, .reads = {-1, -1}, .writes = -1, .outputs_only = x->outputs_only};
   return append(p, code, err);
 }
 
@@ -173,7 +177,8 @@ static pe_status lower(pe_program *p, pe_pool *pool, const pe_progress *progress
     if (can_pack(&p->plan->instr[i])) total += packed_bytes(&p->plan->instr[i]);
   for (size_t i = 0; !rc && i < p->plan->count; i++) {
     const pe_instr *x = &p->plan->instr[i];
-    pe_code c = {.instr = x, .round = -1, .reads = {-1, -1}, .outputs_only = x->outputs_only};
+    pe_code c = {
+        .instr = x, .round = -1, .reads = {-1, -1}, .writes = -1, .outputs_only = x->outputs_only};
     const bool packs = p->precision == PE_FAST && can_pack(x);
     if (packs) rc = pack_product(p, x, pool, &c, err);
     if (!rc && p->precision == PE_FAST && on_tiles(x)) rc = tiles_product(p, x, &c, err);
@@ -193,7 +198,7 @@ static pe_status place_slots(pe_program *p, pe_error *err) {
   for (int32_t i = 0; i < p->rounded_count; i++) {
     pe_rounded *r = &p->rounded[i];
     int32_t slot = 0;
-    while (slot < p->slots && busy_until[slot] >= r->first) slot++;
+    while (slot < p->slots && busy_until[slot] >= r->from) slot++;
     if (slot == MOST)
       return pe_fail(err, PE_ELIMIT, "more than %d products keep their inputs at a time", MOST);
     r->slot = slot, busy_until[slot] = r->last;
@@ -202,7 +207,7 @@ static pe_status place_slots(pe_program *p, pe_error *err) {
   return PE_OK;
 }
 
-/* ---- norms ----------------------------------------------------------------------------------- */
+/* ---- joining --------------------------------------------------------------------------------- */
 
 /* Is the place needed after the last code? */
 static bool is_result(const pe_plan *plan, const pe_place *place) {
@@ -219,34 +224,51 @@ static bool reads_rounded(const pe_code *c, int32_t rounded, const pe_place *pla
   return c->reads[0] == rounded && (c->reads[1] < 0 || c->reads[1] == rounded);
 }
 
-/* The code that has computed a rounded value, if it is a norm of whole rows. */
-static int32_t norm_of(const pe_program *p, const pe_rounded *r) {
-  int32_t i = r->first - 1;
-  while (i >= 0 && !writes_place(&p->code[i], &r->of)) i--;
-  if (i < 0 || p->code[i].instr->op != PE_OP_NORM) return -1;
-  const pe_instr *x = p->code[i].instr;
-  const bool whole = (int64_t)x->args.norm.width * x->args.norm.count == r->cols;
-  return whole && pe_program_same(&x->out, &r->of) && x->in[0].rows == r->rows ? i : -1;
+/* The code whose result a rounded value is, if it is read by nobody else; -1: it is needed as
+ * floats, too. */
+static int32_t only_source(const pe_program *p, int32_t rounded) {
+  const pe_rounded *r = &p->rounded[rounded];
+  int32_t source = r->first - 1;
+  while (source >= 0 && !writes_place(&p->code[source], &r->of)) source--;
+  if (source < 0 || r->kind != PE_ROUND_CODES) return -1;
+  const pe_place *out = &p->code[source].instr->out;
+  if (!pe_program_same(out, &r->of) || is_result(p->plan, out)) return -1;
+  for (int32_t i = source + 1; i < p->count; i++) {
+    if (!reads_rounded(&p->code[i], rounded, out)) return -1;
+    if (writes_place(&p->code[i], out)) return i > r->last ? source : -1;
+  }
+  return source;
 }
 
-/* Is a norm read by nobody else, and what it reads not overwritten until all of them have run? */
-static bool can_join(const pe_program *p, int32_t rounded, int32_t norm) {
-  const pe_rounded *r = &p->rounded[rounded];
-  const pe_instr *x = p->code[norm].instr;
-  if (r->kind != PE_ROUND_CODES || is_result(p->plan, &x->out)) return false;
-  for (int32_t i = norm + 1; i < p->count; i++) {
-    const pe_code *c = &p->code[i];
-    if (!reads_rounded(c, rounded, &x->out)) return false;
-    if (i <= r->last && writes_place(c, &x->in[0])) return false;
-    if (writes_place(c, &x->out)) return i > r->last;
-  }
+/* Is this a norm of whole rows, and what it reads not overwritten while the value is rounded? */
+static bool is_norm(const pe_program *p, const pe_rounded *r, int32_t source) {
+  const pe_instr *x = p->code[source].instr;
+  if (x->op != PE_OP_NORM || x->in[0].rows != r->rows) return false;
+  if ((int64_t)x->args.norm.width * x->args.norm.count != r->cols) return false;
+  for (int32_t i = source + 1; i <= r->last; i++)
+    if (writes_place(&p->code[i], &x->in[0])) return false;
   return true;
 }
 
-static void join_norms(pe_program *p) {
+/* Can a code round its result? It computes whole units of columns. */
+static bool can_round(const pe_code *c, const pe_rounded *r) {
+  const pe_instr *x = c->instr;
+  if (x->op == PE_OP_GATED) return c->pack && x->args.gated.out == r->cols;
+  const pe_attention_args *a = &x->args.attention;
+  return x->op == PE_OP_ATTENTION && a->value % PE_INT16_UNIT == 0 &&
+         (int64_t)a->heads * a->value == r->cols;
+}
+
+static void join_codes(pe_program *p) {
   for (int32_t i = 0; i < p->rounded_count; i++) {
-    const int32_t norm = norm_of(p, &p->rounded[i]);
-    if (norm >= 0 && can_join(p, i, norm)) p->rounded[i].norm = norm, p->code[norm].joined = true;
+    pe_rounded *r = &p->rounded[i];
+    const int32_t source = only_source(p, i);
+    if (source < 0) continue;
+    pe_code *c = &p->code[source];
+    if (is_norm(p, r, source))
+      r->norm = source, c->joined = true;
+    else if (can_round(c, r))
+      c->writes = i, r->from = source, p->code[r->first].joined = true;
   }
 }
 
@@ -258,12 +280,12 @@ pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *
   if (!p) return pe_nomem(err, "program");
   p->plan = plan, p->precision = precision;
   pe_status rc = lower(p, pool, progress, err);
-  if (!rc) rc = place_slots(p, err);
+  if (!rc) join_codes(p), rc = place_slots(p, err);
   if (rc) {
     pe_program_close(p);
     return rc;
   }
-  join_norms(p), find_hazards(p);
+  find_hazards(p);
   *out = p;
   return PE_OK;
 }

@@ -15,6 +15,14 @@
  * That is code 1, or, if a backend finds that better for few rows, each of 2, 3 and 4. All of them
  * count as readers of x.
  *
+ * Gated MLPs and attention can round their results themselves, while these are in the cache. If
+ * nobody else reads such a result, they write it to the slot, and the code that would round it is
+ * joined:
+ *
+ *     m = gated h            5  m = gated slot 0, to slot 1
+ *     y = linear m           6  round m to slot 1            joined
+ *                            7  y = product of slot 1
+ *
  * All threads of a device walk the codes in order and take tasks of each one as they come. A code
  * that reads what an earlier one writes, or writes what an earlier one reads or writes, must wait
  * for it; the others begin at once. `after` is how far back a code must look: it begins when all
@@ -39,7 +47,8 @@ typedef struct pe_rounded { /* a value as 16-bit numbers */
   pe_extent rows;
   int32_t cols, act;   /* act: values that share a scale; of tiles 0 */
   int32_t slot;        /* where it is kept, */
-  int32_t first, last; /* from the code that writes it to the last one that reads it */
+  int32_t first, last; /* from the code that rounds it to the last one that reads it */
+  int32_t from;        /* the code that writes it: `first`, or the one whose result it is */
   int32_t norm;        /* the joined code whose result it is; -1: none */
 } pe_rounded;
 
@@ -47,9 +56,10 @@ typedef struct pe_code {
   const pe_instr *instr; /* of a code that rounds: its first reader */
   int32_t round;         /* the value that it rounds; -1: it runs the instruction */
   int32_t reads[2];      /* the rounded inputs of both weights; -1: none */
+  int32_t writes;        /* the rounded value that it writes instead of its result; -1: none */
   const pe_pack *pack, *pack2;
   int32_t after;
-  bool joined;       /* a norm, computed where its result is rounded */
+  bool joined;       /* it does not run: another code does its work */
   bool outputs_only; /* steps without outputs skip it: so do all its readers if it rounds */
 } pe_code;
 

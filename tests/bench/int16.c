@@ -86,7 +86,7 @@ static void quantize_task(void *ctx, int task, int tasks) {
   bench *b = ctx;
   int64_t from, to;
   share(b->rows, task, tasks, &from, &to);
-  b->isa->quantize(&b->q, b->x, b->m.cols, (int32_t)from, (int32_t)to);
+  b->isa->quantize(&b->q, b->x, b->m.cols, pe_int16_whole(&b->q, (int32_t)from, (int32_t)to));
 }
 
 static void fill_task(void *ctx, int task, int tasks) {

@@ -62,7 +62,7 @@ static inline void run_kernel(const pe_cpu_op *op, pe_cpu_call *c, const pe_prim
   c->shared = guard_floats(pe_cpu_shared(op, c));
   for (; op; op = op->then) {
     const size_t bytes = (size_t)pe_cpu_scratch(op, c) * sizeof(float);
-    pe_cpu_share share = {.tasks = tasks, .scratch = guard_new(bytes, 4)};
+    pe_cpu_share share = {.tasks = tasks, .scratch = guard_new(bytes, c->pack ? 64 : 4)};
     for (share.task = tasks - 1; share.task >= 0; share.task--) {
       memset(share.scratch, 0xff, bytes);
       op->run(c, &share);
@@ -71,6 +71,25 @@ static inline void run_kernel(const pe_cpu_op *op, pe_cpu_call *c, const pe_prim
   }
   guard_free(c->shared);
 }
+/* The op again, which rounds its results itself: are they the codes of c->out? */
+static inline void check_rounded(const pe_cpu_op *op, const pe_cpu_call *c, const pe_prim *prim,
+                                 int tasks, int64_t cols, int32_t act) {
+  const pe_int16 *isa = pe_int16_best();
+  const size_t bytes = (size_t)pe_int16_bytes(c->rows, cols, act);
+  uint8_t *room[2];
+  pe_int16_rows x[2];
+  for (int i = 0; i < 2; i++) {
+    memset(room[i] = guard_new(bytes, 64), 0, bytes);
+    pe_int16_place(isa, c->rows, cols, act, room[i], &x[i]);
+  }
+  pe_cpu_call rounds = *c;
+  rounds.out = (pe_cpu_view){0}, rounds.result = &x[0], rounds.int16 = isa;
+  run_kernel(op, &rounds, prim, tasks);
+  isa->quantize(&x[1], c->out.at, c->out.step, pe_int16_whole(&x[1], 0, c->rows));
+  CHECK(!memcmp(room[0], room[1], bytes));
+  guard_free(room[0]), guard_free(room[1]);
+}
+
 static inline void run_op(pe_op op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
   run_kernel(pe_cpu_op_of(op, PE_EXACT), c, prim, tasks);
 }

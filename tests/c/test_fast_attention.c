@@ -134,6 +134,8 @@ static void world_step(world *w, int *done, const int *count, const pe_prim *pri
   c.out = view_new(step.rows, w->heads * w->value);
   run_op(PE_OP_STORE, &store, prim, 1 + tasks % 3);
   run_kernel(&pe_cpu_fast_attention, &c, prim, tasks);
+  if (w->value % PE_INT16_UNIT == 0)
+    check_rounded(&pe_cpu_fast_attention, &c, prim, tasks, w->heads * w->value, 32);
   for (int s = 0, r = 0; s < 2; done[s] += count[s], s++)
     for (int t = done[s]; t < done[s] + count[s]; t++, r++)
       memcpy(w->y[s] + (int64_t)t * w->heads * w->value, pe_cpu_row(&c.out, r),
@@ -258,6 +260,8 @@ static void test_stretches(void) {
         .heads = 4, .key_heads = 2, .key = 16, .value = 16, .length = {1300, 520}, .type = type});
   check_vectors((world){
       .heads = 2, .key_heads = 1, .key = 33, .value = 20, .length = {1024, 1}, .type = PE_KV_F16});
+  check_vectors((world){
+      .heads = 2, .key_heads = 1, .key = 16, .value = 64, .length = {1100, 3}, .type = PE_KV_F16});
 }
 
 static void test_windows(void) {

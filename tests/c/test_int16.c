@@ -131,8 +131,11 @@ static pe_int16_rows quantized(const pe_int16 *isa, const inputs *in, void **roo
   pe_int16_place(isa, in->rows, in->cols, in->act, *room, &x);
   CHECK((uint8_t *)(x.sum + (int64_t)in->rows * x.groups) <= (uint8_t *)*room + bytes);
   int half = in->rows / 2;
-  isa->quantize(&x, in->x, in->cols, half, in->rows);
-  isa->quantize(&x, in->x, in->cols, 0, half);
+  isa->quantize(&x, in->x, in->cols, pe_int16_whole(&x, half, in->rows));
+  /* the other rows in two parts */
+  int64_t cut = in->cols / 2 / PE_INT16_UNIT * PE_INT16_UNIT;
+  isa->quantize(&x, in->x, in->cols, (pe_int16_part){0, half, cut, in->cols});
+  isa->quantize(&x, in->x, in->cols, (pe_int16_part){0, half, 0, cut});
   return x;
 }
 

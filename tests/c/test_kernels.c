@@ -488,7 +488,7 @@ static void test_rounds(void) {
       pe_pack_fill(&pack[i], &m[i], 0, pe_pack_panels(&pack[i]));
       room[i] = pe_alloc_aligned(pe_int16_bytes(MOST, IN, pack[i].act), PE_PACK_ALIGN);
       pe_int16_place(c.int16, MOST, IN, pack[i].act, room[i], &x[i]);
-      c.int16->quantize(&x[i], c.in[0].at, c.in[0].step, 0, MOST);
+      c.int16->quantize(&x[i], c.in[0].at, c.in[0].step, pe_int16_whole(&x[i], 0, MOST));
     }
     c.pack = &pack[0], c.pack2 = &pack[1], c.rounded[0] = &x[0], c.rounded[1] = &x[two];
     c.args.gated = (pe_gated_args){IN, OUT, PE_MAP_SILU};
@@ -506,6 +506,41 @@ static void test_rounds(void) {
   }
 }
 
+/* Results that are rounded where they are computed are those that are rounded afterwards, for few
+ * rows and for several tiles; the last unit of columns is not a whole one. */
+static void test_rounded_results(void) {
+  enum { IN = 128, OUT = 352 };
+  const pe_quant q4 = {PE_QUANT_AFFINE, 4, 64, PE_BF16};
+  static const int counts[] = {1, 3, 16, 75};
+  pe_quant_matrix m[2];
+  pe_pack pack[2];
+  for (int i = 0; i < 2; i++) {
+    matrix_new(q4, PE_BF16, OUT, IN, &m[i]);
+    pe_pack_describe(&m[i], &pack[i]);
+    pack[i].data = pe_alloc_aligned(pe_pack_bytes(&m[i]), PE_PACK_ALIGN);
+    pe_pack_fill(&pack[i], &m[i], 0, pe_pack_panels(&pack[i]));
+  }
+  for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+    const int rows = counts[k];
+    pe_cpu_call c = {.rows = rows, .int16 = pe_int16_best(), .pack = &pack[0], .pack2 = &pack[1]};
+    c.args.gated = (pe_gated_args){IN, OUT, PE_MAP_SILU};
+    c.in[0] = view_new(rows, IN), c.out = view_new(rows, OUT);
+    view_fill(&c.in[0], rows, IN);
+    uint8_t *room = pe_alloc_aligned(pe_int16_bytes(rows, IN, 64), PE_PACK_ALIGN);
+    pe_int16_rows x;
+    pe_int16_place(c.int16, rows, IN, 64, room, &x);
+    c.int16->quantize(&x, c.in[0].at, c.in[0].step, pe_int16_whole(&x, 0, rows));
+    c.rounded[0] = c.rounded[1] = &x;
+    for (int tasks = 1; tasks < 8; tasks += 3) {
+      run_kernel(&pe_cpu_packed_gated, &c, pe_prim_best(), tasks);
+      check_rounded(&pe_cpu_packed_gated, &c, pe_prim_best(), tasks, OUT, 32);
+      check_rounded(&pe_cpu_packed_gated, &c, pe_prim_best(), tasks, OUT, 16);
+    }
+    view_free(&c.in[0]), view_free(&c.out), pe_free(room);
+  }
+  for (int i = 0; i < 2; i++) pe_free(pack[i].data), matrix_free(&m[i]);
+}
+
 static const check_test tests[] = {{"embed", test_embed},
                                    {"features", test_features},
                                    {"linear", test_linear},
@@ -520,7 +555,8 @@ static const check_test tests[] = {{"embed", test_embed},
                                    {"names_and_tasks", test_names_and_tasks},
                                    {"pieces", test_pieces},
                                    {"large tasks", test_large_tasks},
-                                   {"rounds", test_rounds}};
+                                   {"rounds", test_rounds},
+                                   {"rounded results", test_rounded_results}};
 
 int main(int argc, char **argv) {
   fill_step();

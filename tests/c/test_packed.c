@@ -33,7 +33,7 @@ static void product_of(const pe_pack *w, const float *x, int64_t x_step, int32_t
   uint8_t *room;
   const pe_int16_rows codes = rows_new(&pe_int16_scalar, rows, w->cols, w->act, &room);
   void *scratch = guard_new(pe_int16_scratch(w, rows), 64);
-  pe_int16_scalar.quantize(&codes, x, x_step, 0, rows);
+  pe_int16_scalar.quantize(&codes, x, x_step, pe_int16_whole(&codes, 0, rows));
   const pe_int16_product p = {.w = w, .x = &codes, .bias = bias, .out = out, .out_step = w->rows};
   pe_int16_scalar.product(&p, 0, w->rows, scratch);
   guard_free(scratch), guard_free(room);

@@ -2,6 +2,7 @@
  * shared by programs and returned. */
 #include "builder.h"
 #include "check.h"
+#include "kernels/cpu/int16.h"
 #include "runtime/device/program.h"
 
 enum { WIDTH = 64, INNER = 128, HEADS = 2, TOKENS = 50, TAPS = 3, LAYERS = 2 };
@@ -25,23 +26,28 @@ static void model_close(model *m) {
 
 static pe_value normed(builder *b, pe_value x) { return norm(b, x, "norm", 1e-5f); }
 
-static pe_value attention(builder *b, pe_value h) {
+/* The result of n heads. */
+static pe_value attended(builder *b, pe_value h, int n) {
   pe_attention_spec s = {.v = -1, .sinks = -1, .scale = 0.2f, .share = -1};
   int32_t layer;
   pe_value v = -1;
-  s.q = heads(b, linear(b, h, "q"), HEADS);
-  s.k = heads(b, linear(b, h, "k"), HEADS);
-  s.v = heads(b, linear(b, h, "v"), HEADS);
+  s.q = heads(b, linear(b, h, "q"), n);
+  s.k = heads(b, linear(b, h, "k"), n);
+  s.v = heads(b, linear(b, h, "v"), n);
   if (!b->rc) b->rc = pe_graph_attention(b->g, &s, &v, &layer, b->err);
   if (!b->rc) b->rc = pe_graph_reshape(b->g, v, 1, (int32_t[]){WIDTH}, &v, b->err);
-  return linear(b, v, "o");
+  return v;
 }
 
-static pe_value mlp(builder *b, pe_value h) {
+static pe_value attention(builder *b, pe_value h) { return linear(b, attended(b, h, HEADS), "o"); }
+
+static pe_value gated(builder *b, pe_value h) {
   pe_value gate = linear(b, h, "gate"), up = linear(b, h, "up");
   if (!b->rc) b->rc = pe_graph_unary(b->g, PE_MAP_SILU, gate, &gate, b->err);
-  return linear(b, both(b, PE_MAP_MUL, gate, up), "down");
+  return both(b, PE_MAP_MUL, gate, up);
 }
+
+static pe_value mlp(builder *b, pe_value h) { return linear(b, gated(b, h), "down"); }
 
 /* Two convolutions of one value: each has its own state, so neither waits for the other. */
 static pe_value convolutions(builder *b, pe_value h) {
@@ -127,14 +133,16 @@ static int32_t check_rounds(const pe_program *p) {
     rounds += c->round >= 0, products += c->reads[0] >= 0;
     for (int k = 0; k < 2; k++)
       if (c->reads[k] >= 0)
-        CHECK(p->rounded[c->reads[k]].first < i && i <= p->rounded[c->reads[k]].last);
+        CHECK(p->rounded[c->reads[k]].from < i && i <= p->rounded[c->reads[k]].last);
   }
   CHECK_INT(rounds, p->rounded_count);
   for (int32_t i = 0; i < p->rounded_count; i++) {
     const pe_rounded *r = &p->rounded[i];
     bool skipped = true, last = false;
-    for (int32_t k = 0; k < i; k++)
-      CHECK(p->rounded[k].last < r->first || p->rounded[k].slot != r->slot);
+    for (int32_t k = 0; k < i; k++) {
+      const pe_rounded *other = &p->rounded[k];
+      CHECK(other->last < r->from || r->last < other->from || other->slot != r->slot);
+    }
     for (int32_t k = 0; k < p->count; k++) {
       const pe_code *c = &p->code[k];
       if (c->reads[0] != i && c->reads[1] != i) continue;
@@ -158,7 +166,7 @@ static void rounds_once(void) {
   pe_program *p = program_of(&m, PE_FAST);
   CHECK_INT(check_rounds(p), 6 * LAYERS + 1); /* gate and up are one */
   CHECK_INT(p->rounded_count, 4 * LAYERS + 1);
-  CHECK_INT(p->slots, 1);
+  CHECK_INT(p->slots, 2); /* gated reads one and writes the other */
   pe_program_close(p);
   model_close(&m);
 }
@@ -171,7 +179,7 @@ static void rounds_twice(void) {
   pe_program *p = program_of(&m, PE_FAST);
   CHECK_INT(check_rounds(p), 6 * LAYERS + 1);
   CHECK_INT(p->rounded_count, 5 * LAYERS + 1);
-  CHECK_INT(p->slots, 2);
+  CHECK_INT(p->slots, 3);
   for (int32_t i = 0; i < p->count; i++) {
     const pe_code *c = &p->code[i];
     if (c->reads[0] < 0) continue;
@@ -205,7 +213,7 @@ static void arranges_once(void) {
   unsetenv("PERIGEE_ISA");
 }
 
-/* ---- norms ----------------------------------------------------------------------------------- */
+/* ---- joining --------------------------------------------------------------------------------- */
 
 /* Norms that are joined: what rounds their results finds what they read. */
 static int32_t check_norms(const pe_program *p) {
@@ -213,7 +221,7 @@ static int32_t check_norms(const pe_program *p) {
   for (int32_t i = 0; i < p->count; i++) {
     const pe_code *c = &p->code[i];
     const pe_rounded *r = p->rounded;
-    if (!c->joined) continue;
+    if (!c->joined || c->round >= 0) continue;
     while (r->norm != i) r++;
     CHECK_INT(c->instr->op, PE_OP_NORM);
     CHECK(pe_program_same(&c->instr->out, &r->of));
@@ -267,6 +275,61 @@ static void norms_of_others(void) {
   }
 }
 
+/* Codes that round their results; the ones that would do it do not run. */
+static int32_t check_results(const pe_program *p) {
+  int32_t results = 0;
+  for (int32_t i = 0; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    if (c->writes < 0) continue;
+    const pe_rounded *r = &p->rounded[c->writes];
+    CHECK(!c->joined && c->round < 0 && r->from == i && r->first > i);
+    CHECK(p->code[r->first].joined && p->code[r->first].round == c->writes);
+    CHECK(pe_program_same(&c->instr->out, &r->of));
+    results++;
+  }
+  for (int32_t i = 0; i < p->rounded_count; i++) {
+    const pe_rounded *r = &p->rounded[i];
+    CHECK_INT(p->code[r->first].joined, r->from < r->first);
+    CHECK(r->from == r->first || p->code[r->from].writes == i);
+  }
+  return results;
+}
+
+/* That of the MLP, and of attention with heads of whole units; not one that a sum reads, too, or
+ * who has tapped it, or if another code stands between. */
+static void results_rounded(void) {
+  enum { PLAIN, SUM, TAP, MAP, WAYS };
+  for (int way = 0; way < 2 * WAYS; way++) {
+    const int kind = way % WAYS;
+    model m;
+    pe_error err = {0};
+    CHECK_OK(model_open(&m, &err), err);
+    builder b = {m.graph, &err, PE_OK};
+    pe_value x = -1;
+    b.rc = pe_graph_embed(b.g, weight(&b, "embed"), 1, &x, &err);
+    const pe_value h = normed(&b, x);
+    const pe_value v = way < WAYS ? gated(&b, h) : attended(&b, h, WIDTH / PE_INT16_UNIT);
+    const char *next = way < WAYS ? "down" : "o";
+    pe_value other = v;
+    if ((kind == MAP || kind == SUM) && !b.rc)
+      b.rc = pe_graph_unary(b.g, PE_MAP_TANH, v, &other, &err);
+    pe_value y = linear(&b, other, next);
+    if (kind == SUM) y = both(&b, PE_MAP_ADD, linear(&b, v, next), y);
+    if (way >= WAYS) y = attention(&b, y); /* or outputs would be chosen before the product */
+    if (!b.rc) b.rc = pe_graph_output(b.g, y, &y, &err);
+    b.g->output = linear(&b, y, "head");
+    CHECK_OK(b.rc, err);
+    pe_plan_close(m.plan);
+    const pe_plan_options options = {.taps = &v, .tap_count = kind == TAP};
+    CHECK_OK(pe_plan_open(m.graph, &options, &m.plan, &err), err);
+    pe_program *p = program_of(&m, PE_FAST);
+    CHECK_INT(check_results(p), kind == PLAIN);
+    check_rounds(p);
+    pe_program_close(p);
+    model_close(&m);
+  }
+}
+
 /* ---- hazards --------------------------------------------------------------------------------- */
 
 /* What a code touches: floats of two areas, slots, caches and states, one byte each. */
@@ -285,6 +348,7 @@ static void mark_place(uint8_t *set, const pe_place *p) {
 
 static void touch(const pe_program *p, const pe_code *c, touched *t) {
   memset(t, 0, sizeof *t);
+  if (c->joined) return;
   const int32_t rounded[3] = {c->round, c->reads[0], c->reads[1]};
   for (int i = 0; i < 3; i++) {
     const int32_t norm = rounded[i] < 0 ? -1 : p->rounded[rounded[i]].norm;
@@ -304,6 +368,7 @@ static void touch(const pe_program *p, const pe_code *c, touched *t) {
   }
   if (c->instr->state_at >= 0) t->writes[STATES + c->instr->state_at / (WIDTH * (TAPS - 1))] = 1;
   if (c->instr->op != PE_OP_STORE) mark_place(t->writes, &c->instr->out);
+  if (c->writes >= 0) t->writes[SLOTS + p->rounded[c->writes].slot] = 1;
 }
 
 static bool conflict(const touched *x, const touched *y) {
@@ -540,6 +605,7 @@ static const check_test tests[] = {
     {"values for bf16 weights are arranged once", arranges_once},
     {"norms that are joined", norms_of_products},
     {"norms that others read", norms_of_others},
+    {"results that are rounded", results_rounded},
     {"a code waits for what it needs and nothing else", waits_for_what_it_needs},
     {"programs share packs", packs_are_shared},
     {"packs hold their weights", packs_hold_their_weights},
