@@ -110,13 +110,18 @@ extern const pe_cpu_op pe_cpu_arrange, pe_cpu_tiles_linear, pe_cpu_tiles_gated;
 /* ---- shared by the ops ----------------------------------------------------------------------- */
 
 static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b; }
-/* Of `items` items, *from .. *to - 1 belong to this share. */
+/* Of `items` items, *from .. *to - 1 belong to this share. Task t, t + large, t + 2 * large and so
+ * on, which a thread takes one after the other if it can, are neighbours: they read the same
+ * activations.
+ *
+ *   tasks   | 0 (large)     | 2 | 4 | 6 | 8 | 1 (large)     | 3 | 5 | 7 | 9 |     of two threads */
 static inline void pe_cpu_range(const pe_cpu_share *s, int64_t items, int64_t *from, int64_t *to) {
   if (s->large) {
-    const int64_t shares = s->tasks + (PE_CPU_LARGE - 1) * (int64_t)s->large;
-    const int64_t first = s->task + (PE_CPU_LARGE - 1) * pe_cpu_least(s->task, s->large);
-    *from = items * first / shares;
-    *to = items * (first + (s->task < s->large ? PE_CPU_LARGE : 1)) / shares;
+    const int64_t part = s->task % s->large, piece = s->task / s->large;
+    const int64_t each = PE_CPU_LARGE + s->tasks / s->large - 1, all = each * s->large;
+    const int64_t first = part * each + (piece ? PE_CPU_LARGE + piece - 1 : 0);
+    *from = items * first / all;
+    *to = items * (first + (piece ? 1 : PE_CPU_LARGE)) / all;
     return;
   }
   int64_t each = items / s->tasks, rest = items % s->tasks;

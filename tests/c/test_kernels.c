@@ -442,12 +442,14 @@ static void test_pieces(void) {
   }
 }
 
-/* Tasks cover all items in their order, and large ones take four times as many. */
+/* Tasks cover all items, those of a thread one after the other, and large ones take four times as
+ * many. */
 static void test_large_tasks(void) {
   for (int threads = 1; threads <= 17; threads++)
     for (int64_t items = 0; items <= 300; items += 7) {
       int64_t next = 0, from, to;
-      for (int task = 0; task < 5 * threads; task++, next = to) {
+      for (int i = 0; i < 5 * threads; i++, next = to) {
+        const int task = i / 5 + i % 5 * threads;
         const pe_cpu_share s = {.task = task, .tasks = 5 * threads, .large = threads};
         pe_cpu_range(&s, items, &from, &to);
         CHECK_INT(from, next);
