@@ -57,6 +57,7 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
 }
 static inline void matrix_free(pe_quant_matrix *m) { guard_free((void *)(uintptr_t)m->data); }
 
+/* Scratch of packed products is in cache lines (int16.h); that of others may begin anywhere. */
 static inline void run_kernel(const pe_cpu_op *op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
   c->prim = prim;
   c->shared = guard_floats(pe_cpu_shared(op, c));

@@ -249,6 +249,18 @@ static void norms_of_products(void) {
   }
 }
 
+/* The program of a model whose outputs are made of x, and somebody may tap a value. */
+static pe_program *program_to(model *m, builder *b, pe_value x, pe_value value, bool tapped) {
+  pe_error *err = b->err;
+  if (!b->rc) b->rc = pe_graph_output(b->g, x, &x, err);
+  b->g->output = linear(b, x, "head");
+  CHECK_OK(b->rc, *err);
+  pe_plan_close(m->plan);
+  const pe_plan_options options = {.taps = &value, .tap_count = tapped};
+  CHECK_OK(pe_plan_open(m->graph, &options, &m->plan, err), *err);
+  return program_of(m, PE_FAST);
+}
+
 /* A norm that somebody else reads, too: the sum after the MLP, or who has tapped it. */
 static void norms_of_others(void) {
   enum { PLAIN, SUM, TAP };
@@ -261,13 +273,7 @@ static void norms_of_others(void) {
     b.rc = pe_graph_embed(b.g, weight(&b, "embed"), 1, &x, &err);
     const pe_value h = normed(&b, x);
     x = both(&b, PE_MAP_ADD, way == SUM ? h : x, mlp(&b, h));
-    if (!b.rc) b.rc = pe_graph_output(b.g, x, &x, &err);
-    b.g->output = linear(&b, x, "head");
-    CHECK_OK(b.rc, err);
-    pe_plan_close(m.plan);
-    const pe_plan_options options = {.taps = &h, .tap_count = way == TAP};
-    CHECK_OK(pe_plan_open(m.graph, &options, &m.plan, &err), err);
-    pe_program *p = program_of(&m, PE_FAST);
+    pe_program *p = program_to(&m, &b, x, h, way == TAP);
     CHECK_INT(check_norms(p), way == PLAIN);
     check_rounds(p);
     pe_program_close(p);
@@ -316,13 +322,7 @@ static void results_rounded(void) {
     pe_value y = linear(&b, other, next);
     if (kind == SUM) y = both(&b, PE_MAP_ADD, linear(&b, v, next), y);
     if (way >= WAYS) y = attention(&b, y); /* or outputs would be chosen before the product */
-    if (!b.rc) b.rc = pe_graph_output(b.g, y, &y, &err);
-    b.g->output = linear(&b, y, "head");
-    CHECK_OK(b.rc, err);
-    pe_plan_close(m.plan);
-    const pe_plan_options options = {.taps = &v, .tap_count = kind == TAP};
-    CHECK_OK(pe_plan_open(m.graph, &options, &m.plan, &err), err);
-    pe_program *p = program_of(&m, PE_FAST);
+    pe_program *p = program_to(&m, &b, y, v, kind == TAP);
     CHECK_INT(check_results(p), kind == PLAIN);
     check_rounds(p);
     pe_program_close(p);
